@@ -33,7 +33,7 @@ test: $(VENV)/.test-installed
 	$(BIN)/python -m pytest -n $(WORKERS) $(TESTS)
 
 slow: $(VENV)/.test-installed
-	$(BIN)/python -m pytest -m slow $(TESTS)
+	$(BIN)/python -m pytest -m slow --hypothesis-profile=sweep $(TESTS)
 
 lint: $(VENV)/.test-installed typecheck
 	$(BIN)/ruff check .
