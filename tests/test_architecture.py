@@ -43,7 +43,12 @@ ROOMS = (
         external="torch",
         why="an expression means the same everywhere, so it cannot know where it came from or goes",
     ),
-    room("syntax", may="diagnostics", external="lark", why="a tree knows its text, not types, tensors or GPUs"),
+    room(
+        "syntax",
+        may="diagnostics expr.operators",
+        external="lark",
+        why="a tree knows its text, not types, tensors or GPUs; spelling and precedence are in the operator table",
+    ),
     room("spec", may="diagnostics expr syntax", why="a typed spec knows no tile, no device and no tensor's contents"),
     room(
         "lowering",
@@ -64,9 +69,15 @@ ROOMS = (
         why="the oracle must not share the tile analysis and the plans it is there to judge",
     ),
     room(
+        "show",
+        may="diagnostics expr lowering reference spec",
+        external="PIL torch",
+        why="draws what the oracle and the tile analysis say and decides nothing",
+    ),
+    room(
         "emulator",
         may="diagnostics",
-        external="numpy torch",
+        external="torch",
         why="a device that runs instructions: it must not know what attention is, or it could be lenient",
     ),
     room(
@@ -154,6 +165,8 @@ def test_imports_follow_the_table() -> None:
         ("attn_dsl.syntax.parse", "if TYPE_CHECKING:\n    from attn_dsl.lowering.plan import Plan"),
         ("attn_dsl.syntax.parse", "from attn_dsl import load"),
         ("attn_dsl.syntax.parse", "import torch.nn"),
+        ("attn_dsl.syntax.parse", "from ..expr import node"),
+        ("attn_dsl.syntax.parse", "from ..expr.operators_extra import x"),
         ("attn_dsl.spec.types", "from attn_dsl.lowering import tiles"),
         ("attn_dsl.expr.node", "from attn_dsl.spec import types"),
         ("attn_dsl.lowering.plan", "from attn_dsl.kernels.sm100 import forward"),
@@ -172,6 +185,7 @@ def test_a_forbidden_import_is_found(module: str, source: str) -> None:
     [
         ("attn_dsl.spec.types", "from ..expr import node"),
         ("attn_dsl.spec.types", "from . import axes"),
+        ("attn_dsl.syntax.precedence", "from ..expr.operators import OPERATORS"),
         ("attn_dsl.syntax.parse", "import lark\nimport re\nfrom pathlib import Path"),
         ("attn_dsl.kernels.sm100.forward", "import cutlass\nfrom attn_dsl.lowering.plan import Plan"),
         ("attn_dsl.api", "from attn_dsl.runtime import cache"),
