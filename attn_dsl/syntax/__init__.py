@@ -1,0 +1,6 @@
+"""Text to syntax tree and back: the grammar, the parser with its messages, the formatter."""
+
+from .parser import parse_source
+from .source import read_source
+
+__all__ = ["parse_source", "read_source"]
