@@ -21,7 +21,12 @@ def read_source(path: str | Path) -> Source:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = getattr(error, "strerror", None) or str(error)
-        raise AttnSyntaxError.of("E200", f"cannot read {name!r}: {reason[0].lower()}{reason[1:]}") from None
+        raise AttnSyntaxError.of("E200", f"cannot read {name!r}: {reason[0].lower()}{reason[1:]}") from error
+    return decode_source(name, data)
+
+
+def decode_source(name: str, data: bytes) -> Source:
+    """The text of the bytes of a file called `name`; a byte-order mark is dropped. Raises as `read_source`."""
     if len(data) > MAX_BYTES:
         raise AttnSyntaxError.of("E201", f"{name!r} is larger than {MAX_BYTES:,} bytes", hint=_SPLIT)
     zero = data.find(b"\0")
