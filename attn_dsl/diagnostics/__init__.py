@@ -1,0 +1,25 @@
+"""What can go wrong and how it is said: sources, spans, diagnostics, rules and codes, the exception family."""
+
+from .core import Diagnostic, Diagnostics, Severity, Source, Span
+from .errors import AttnDslError, AttnSyntaxError, CallError, PlanError, SpecError, UnsupportedError
+from .render import render
+from .rules import RULES, Rule
+from .suggest import did_you_mean
+
+__all__ = [
+    "RULES",
+    "AttnDslError",
+    "AttnSyntaxError",
+    "CallError",
+    "Diagnostic",
+    "Diagnostics",
+    "PlanError",
+    "Rule",
+    "Severity",
+    "Source",
+    "Span",
+    "SpecError",
+    "UnsupportedError",
+    "did_you_mean",
+    "render",
+]

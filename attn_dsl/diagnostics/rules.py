@@ -1,0 +1,89 @@
+"""Every rule that can be broken, stated once, under a stable code. `docs/errors.md` has an example of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A code never changes its meaning and is never reused."""
+
+    code: str
+    sentence: str
+
+
+_SENTENCES = {
+    # E20x: the text
+    "E200": "A spec is a readable file of UTF-8 text.",
+    "E201": "A spec file has at most 256 KiB.",
+    "E202": "A file has at least one statement.",
+    "E203": "Every character belongs to a token of the language.",
+    "E204": "The text follows the grammar.",
+    "E205": "Every bracket is closed.",
+    "E206": "Brackets and operators nest at most 100 deep.",
+    "E207": "An integer literal fits 64 bits and a float literal is finite.",
+    # E21x: imports
+    "E210": "An import names an existing library file.",
+    "E211": "An import stays inside the standard library or the folder of the importing spec.",
+    "E212": "Imports form no cycle.",
+    "E213": "An import names a definition of the library it reads.",
+    "E214": "Only a library can be imported; a library declares no tensors, parameters or clauses.",
+    # E22x: names
+    "E220": "A name is defined before it means something.",
+    "E221": "A name is defined once and is no reserved, index, axis or builtin name.",
+    "E222": "Functions do not call themselves, and definitions do not use themselves.",
+    "E223": "A constant given to compile() is a constant or an axis of the spec.",
+    "E224": "An index name is used only where it has a value.",
+    # E23x: types
+    "E230": "An operator gets operands of the types it is defined for.",
+    "E231": "A call gives a function the arguments it declares.",
+    "E232": "A definition has the type it declares.",
+    "E233": "A mask is bool; score, scale and sink are float.",
+    "E234": "A compile-time value uses literals and constants only.",
+    "E235": "A type is one of those the language has.",
+    # E24x: tensors and axes
+    "E240": "A spec declares q, k and v.",
+    "E241": "q, k, v, o and lse have the axes of one of their layouts.",
+    "E242": "The axes of a tensor differ from each other.",
+    "E243": "The number of heads is a multiple of the number of K/V heads.",
+    "E244": "A read gives one index to each axis of a capture.",
+    "E245": "An index variable reads its own axis.",
+    "E246": "An index lies inside its axis for some value.",
+    "E247": "A view cuts k or v from a declared tensor, inside its axes.",
+    "E248": "Lengths, paging and geometry tensors fit the layout they describe.",
+    "E249": "An axis extent is at least 1 and within its limit.",
+    # E25x: what the language is for
+    "E250": "A statement that may appear once appears once.",
+    "E251": "A spec is one masked, scored softmax attention.",
+    "E252": "A setting has a known key and a value the key allows.",
+    "E253": "Every declared tensor, parameter and constant has a use.",
+    "E254": "A parameter's default and range agree.",
+    # E26x: proofs and limits
+    "E260": "A divisor is proved nonzero.",
+    "E261": "An int expression stays inside 64 bits.",
+    "E262": "A shift count is proved to lie in 0..64.",
+    "E263": "A spec has at most 20,000 distinct expression nodes, and a reduction at most 4,096 terms.",
+    "E264": "A reduction without a neutral element has at least one term.",
+    # W26x: worth knowing
+    "W265": "The mask can be true for some pair.",
+    "W266": "An index is proved inside its axis; otherwise it is clamped to it.",
+    # E27x: a call
+    "E270": "A call gives every tensor and parameter once, and no others.",
+    "E271": "A tensor has the declared number of axes and equal extents where axes have one name.",
+    "E272": "A tensor has the declared dtype.",
+    "E273": "All tensors of a call are on one device.",
+    "E274": "A parameter's value has its type and lies in its range.",
+    "E275": "Cumulative lengths start at 0, do not decrease and end inside their tensor.",
+    "E276": "Used lengths and left padding lie inside their storage.",
+    "E277": "Every page-table entry of a used page names a page of the pool.",
+    "E278": "An output buffer has the shape and dtype of the output and shares no memory with an input.",
+    "E279": "A tensor's layout in memory is one the target can read.",
+    # E28x: targets and tools
+    "E280": "A target is one of those this package knows.",
+    "E281": "A target has the capability the spec asks for.",
+    "E282": "A target's hardware and software are present.",
+    "E283": "Command-line values have the form the option documents.",
+}
+
+RULES: dict[str, Rule] = {code: Rule(code, sentence) for code, sentence in _SENTENCES.items()}
