@@ -1,5 +1,40 @@
-"""attn-dsl: a small declarative language for attention variants, and its compiler."""
+"""attn-dsl: a small declarative language for attention variants, and its compiler.
 
-from attn_dsl._version import __version__
+    import attn_dsl
 
-__all__ = ["__version__"]
+    attention = attn_dsl.compile("examples/mistral_window.attn")
+    o, lse = attention(q, k, v, window_tokens=1024, return_lse=True)
+
+Parsing and checking do not import torch; compiling does.
+"""
+
+from ._version import __version__
+from .api import capabilities, compile, load, parse
+from .diagnostics import (
+    AttnDslError,
+    AttnSyntaxError,
+    CallError,
+    Diagnostic,
+    PlanError,
+    SpecError,
+    UnsupportedError,
+)
+from .spec import AttentionSpec
+from .spec.model import UNBOUNDED
+
+__all__ = [
+    "UNBOUNDED",
+    "AttentionSpec",
+    "AttnDslError",
+    "AttnSyntaxError",
+    "CallError",
+    "Diagnostic",
+    "PlanError",
+    "SpecError",
+    "UnsupportedError",
+    "__version__",
+    "capabilities",
+    "compile",
+    "load",
+    "parse",
+]

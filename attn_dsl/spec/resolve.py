@@ -1,0 +1,456 @@
+"""A syntax tree to a typed spec: declarations, definitions, clauses, proofs. Every problem of a file in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ..diagnostics import Diagnostic, Diagnostics, Span, SpecError, did_you_mean
+from ..expr import BOOL, FLOAT, Expr, ExprBuilder, children_first
+from ..expr.node import Constant
+from ..syntax import tree
+from .geometry import GeometryReader
+from .model import AlignKind, AttentionSpec, DType, Lengths, Origin, Output, Role
+from .modules import Loader, Module
+from .names import DTYPES, LIBRARY_AXES, MAX_NODES, PACK_MODES, SCHEDULE_INTS, SCHEDULE_WORDS, is_taken
+from .params import ParamReader
+from .proofs import Ranges, index_prover, never_true, prove
+from .tensors import TensorReader
+from .typer import Typer
+from .values import SpecNames, TensorValue, TooLarge
+
+Override = Constant | str | DType
+_Node = TypeVar("_Node", bound=tree.Node)
+
+# what the expression of each clause may depend on, besides constants, scalar parameters and extents
+_CLAUSE_LEAVES: dict[str, frozenset[str]] = {
+    "mask": frozenset({"b", "h", "kv_h", "q_idx", "kv_idx", "q_pos", "seq_q", "seq_k"}),
+    "score": frozenset({"b", "h", "kv_h", "q_idx", "kv_idx", "q_pos", "seq_q", "seq_k", "score"}),
+    "scale": frozenset(),
+    "sink": frozenset({"b", "h", "kv_h"}),
+    "align": frozenset({"b"}),
+}
+_PER_LEAF = {"heads": "h", "kv_heads": "kv_h", "batch": "b"}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the checker says of one file: the spec (None for a library, or with errors) and every diagnostic."""
+
+    spec: AttentionSpec | None
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        return tuple(d for d in self.diagnostics if d.severity.value == "error")
+
+
+def check(
+    file: tree.File, *, name: str = "spec", folder: Path | None = None, constants: Mapping[str, Override] | None = None
+) -> Checked:
+    """Checks a parsed file, spec or library. `folder` is where its relative imports start; `constants` replace
+    constants and fix axes. Never raises for what it finds in the file."""
+    resolver = _Resolver(file, name, folder, constants or {})
+    spec = resolver.run()
+    problems = tuple(resolver.report.items)
+    return Checked(None if resolver.report.errors else spec, problems)
+
+
+def resolve(
+    file: tree.File, *, name: str = "spec", folder: Path | None = None, constants: Mapping[str, Override] | None = None
+) -> AttentionSpec:
+    """The typed spec of a parsed file; SpecError with every error of the file otherwise."""
+    checked = check(file, name=name, folder=folder, constants=constants)
+    if checked.errors:
+        raise SpecError(checked.errors)
+    if checked.spec is None:
+        span = _start(file)
+        raise SpecError.of("E240", "the file is a library: it declares no q, k and v", span=span)
+    return checked.spec
+
+
+class _Resolver:
+    def __init__(self, file: tree.File, name: str, folder: Path | None, constants: Mapping[str, Override]) -> None:
+        self.file = file
+        self.name = name
+        self.constants = constants
+        self.report = Diagnostics()
+        self.loader = Loader(self.report)
+        self.module: Module = self.loader.module(file, folder)
+        self.build = ExprBuilder()
+        self.names = SpecNames()
+        self.typer = Typer(self.report, self.build, self.names, self.module)
+        self.tensors = TensorReader(self.report, self.typer, self.module)
+        self.params = ParamReader(self.report, self.typer, self.module)
+        self.geometry = GeometryReader(self.report, self.typer, self.tensors)
+        self.start = _start(file)
+
+    def statements(self, kind: type[_Node]) -> list[_Node]:
+        return [statement for statement in self.file.statements if isinstance(statement, kind)]
+
+    def one(self, kind: type[_Node], what: str) -> _Node | None:
+        """The statement of a kind that may appear once."""
+        found = self.statements(kind)
+        for again in found[1:]:
+            self.report.error("E250", f"a second {what}; the first is on line {found[0].span.line}", again.span)
+        return found[0] if found else None
+
+    def run(self) -> AttentionSpec | None:
+        try:
+            return self._run()
+        except TooLarge:
+            return None
+
+    def _run(self) -> AttentionSpec | None:
+        self._overrides()
+        if self._is_library():
+            self.names.axes |= set(LIBRARY_AXES)
+            self._definitions()
+            return None
+        self._axes()
+        for node in self.statements(tree.Param):
+            self.params.declare(node)
+        for declaration in self.statements(tree.TensorDecl):
+            self.tensors.declare(declaration)
+        for view in self.statements(tree.ViewDecl):
+            self.tensors.view(view)
+        laid_out = self.tensors.check_layouts(self.start)
+        self._aliases()
+        self._heads_divide()
+        for node in self.statements(tree.Param):
+            self.params.finish(node)
+        lengths = self._lengths(laid_out)
+        key = self.tensors.operand("k")
+        paged = self.one(tree.PagedDecl, "'paged'")
+        paging = self.geometry.paging(paged, key, self.tensors.spans["k"]) if laid_out and key else None
+        self._captures()
+        alignments = self.statements(tree.AlignDecl)
+        kind = _align_kind(alignments[0]) if alignments else AlignKind.BOTTOM_RIGHT
+        dtypes = {tensor.name: tensor.dtype for tensor in self.tensors.tensors.values()}
+        ranges = Ranges(self.names.fixed, self.params.params.values(), dtypes, kind)
+        self.typer.inside = index_prover(ranges, self.build, self.typer.axis, kind, self._rows())
+        align = self.geometry.align(self.one(tree.AlignDecl, "'align'"))
+        clauses = self._clauses()
+        self._definitions()
+        settings = self._settings()
+        roots = [value for value in (*clauses.values(), align.offset) if value is not None]
+        if align.offset is not None:
+            self._leaves("align", align.offset, alignments[0].span)
+        wide = prove(self.report, ranges, self.typer.origins, self.typer.reads, roots)
+        self._uses()
+        count = sum(1 for _ in children_first(roots))
+        if count > MAX_NODES:
+            self.report.error("E263", f"the spec has {count} expression nodes; at most {MAX_NODES}", self.start)
+        if not laid_out or self.report.errors:
+            return None
+        mask = clauses["mask"] or self.build.const(True)
+        if never_true(mask, ranges):
+            self.report.warning(
+                "W265", "the mask is false for every pair: every row is empty", self._clause_span("mask")
+            )
+        declared = self.tensors.outputs.get("lse")
+        return AttentionSpec(
+            name=self.name,
+            tensors=tuple(self.tensors.tensors.values()),
+            views=tuple(self.tensors.views.values()),
+            params=tuple(self.params.params.values()),
+            constants=self._constants(),
+            fixed_axes=tuple(sorted(self.names.fixed.items())),
+            mask=mask,
+            score=clauses["score"] or self.build.var("score"),
+            scale=clauses["scale"] or self._default_scale(),
+            sink=clauses["sink"],
+            align=align,
+            lengths_q=lengths["q"],
+            lengths_k=lengths["k"],
+            paging=paging,
+            output=self.tensors.output(),
+            lse=None if declared is None else Output("lse", declared.dtype, declared.axes),
+            lse_base=settings["lse_base"],
+            pack_gqa=settings["pack"],
+            schedule=self._schedule(),
+            wide=wide,
+            origin=Origin(self.file, self.module.folder, tuple(self.constants.items())),
+        )
+
+    # -- declarations -----------------------------------------------------------------------------------------------
+
+    def _is_library(self) -> bool:
+        library = tree.Import | tree.Const | tree.Let | tree.Function
+        return all(isinstance(statement, library) for statement in self.file.statements)
+
+    def _overrides(self) -> None:
+        """Constants given to compile(): of the spec file, or extents of axes."""
+        for name, value in self.constants.items():
+            node = self.module.own.get(name)
+            if isinstance(node, tree.Const):
+                if isinstance(value, str):
+                    dtype = DTYPES.get(value)
+                    if dtype is None:
+                        self.report.error("E223", f"'{value}' is no dtype", node.span, did_you_mean(value, DTYPES))
+                        continue
+                    self.typer.overrides[name] = dtype
+                else:
+                    self.typer.overrides[name] = value
+                self.names.used.add(name)
+
+    def _axes(self) -> None:
+        for node in self.statements(tree.FixAxis):
+            name = node.name.name
+            value = self.typer.constant(node.value, self.module, f"the extent of axis '{name}'")
+            given = self.constants.get(name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                self.report.error("E249", f"the extent of axis '{name}' is an int; given {value}", node.value.span)
+            elif isinstance(value, int):
+                if name in self.names.fixed:
+                    self.report.error("E250", f"axis '{name}' is fixed twice", node.span)
+                elif given is None:
+                    self.tensors.fix(name, value, node.span)
+            self.names.spans[name] = node.span
+        for name, given in self.constants.items():
+            if name in self.typer.overrides or isinstance(self.module.own.get(name), tree.Const):
+                continue
+            if isinstance(given, int) and not isinstance(given, bool) and self._declares_axis(name):
+                self.tensors.fix(name, given, self.names.spans.get(name, self.start))
+            elif self._declares_axis(name):
+                self.report.error("E223", f"the extent of axis '{name}' is an int; given {given!s}", self.start)
+            else:
+                known = [n for n, d in self.module.own.items() if isinstance(d, tree.Const)]
+                hint = did_you_mean(name, known)
+                self.report.error("E223", f"'{name}' is no constant and no axis of this spec", self.start, hint)
+
+    def _declares_axis(self, name: str) -> bool:
+        return any(
+            isinstance(axis, tree.Name) and axis.name == name
+            for declaration in self.statements(tree.TensorDecl)
+            for axis in declaration.type.axes
+        )
+
+    def _aliases(self) -> None:
+        """Axes that other axes stand for: without kv_heads every query head has its own K/V head."""
+        key, value = self.tensors.operand("k"), self.tensors.operand("v")
+        if key is not None and key.axis_index("kv_heads") is None:
+            self.names.aliases["kv_heads"] = "heads"
+        if value is not None and value.axis_index("dim_v") is None:
+            self.names.aliases["dim_v"] = "dim"
+        for axis, node in ((node.name.name, node) for node in self.statements(tree.FixAxis)):
+            if axis not in self.names.axes:
+                hint = did_you_mean(axis, self.names.axes)
+                self.report.error("E220", f"no tensor has an axis '{axis}'", node.name.span, hint)
+
+    def _heads_divide(self) -> None:
+        heads, kv_heads = (self.names.fixed.get(axis) for axis in ("heads", "kv_heads"))
+        if heads is not None and kv_heads is not None and heads % kv_heads:
+            message = f"{heads} heads do not divide into {kv_heads} K/V heads"
+            self.report.error("E243", message, self.names.spans.get("kv_heads", self.start))
+
+    def _lengths(self, laid_out: bool) -> dict[str, Lengths]:
+        lengths = {"q": Lengths(), "k": Lengths()}
+        seen: dict[str, tree.LengthsDecl] = {}
+        for node in self.statements(tree.LengthsDecl):
+            side = node.side.name
+            if side in seen:
+                first = seen[side].span.line
+                self.report.error("E250", f"a second 'lengths {side}'; the first is on line {first}", node.span)
+                continue
+            seen[side] = node
+            lengths[side] = self.geometry.lengths(node)
+        if laid_out:
+            key = self.tensors.operand("k")
+            paged = key is not None and key.axis_index("pages") is not None
+            for side in ("q", "k"):
+                tensor = self.tensors.operand(side)
+                assert tensor is not None
+                span = seen[side].span if side in seen else self.tensors.spans[side]
+                self.geometry.check_lengths(side, tensor, lengths[side], span, paged=paged and side == "k")
+        return lengths
+
+    def _captures(self) -> None:
+        """What expressions can read: every tensor that is no operand, pool or geometry."""
+        for tensor in self.tensors.tensors.values():
+            if tensor.role is not Role.CAPTURE:
+                continue
+            extents = tuple(self._readable(axis.name, axis.extent) for axis in tensor.axes)
+            axes = tuple(axis.name for axis in tensor.axes)
+            self.names.tensors[tensor.name] = TensorValue(tensor.name, tensor.dtype.value_type, axes, extents)
+
+    def _readable(self, axis: str | None, extent: Expr | None) -> Expr:
+        """How many indices an axis of a capture has: a packed axis is indexed within one sequence."""
+        if axis is None:
+            assert extent is not None
+            return extent
+        if axis in ("total_q", "total_k"):
+            return self.build.var(f"seq_{axis[-1]}")
+        return self.typer.axis(axis)
+
+    def _rows(self) -> dict[str, str]:
+        """The axis the rows of one sequence lie along, where q and k have one (paged keys have none)."""
+        found: dict[str, str] = {}
+        for side in ("q", "k"):
+            tensor = self.tensors.operand(side)
+            for axis in (f"seq_{side}", f"total_{side}"):
+                if tensor is not None and tensor.axis_index(axis) is not None:
+                    found[f"seq_{side}"] = axis
+        return found
+
+    # -- clauses ----------------------------------------------------------------------------------------------------
+
+    def _clauses(self) -> dict[str, Expr | None]:
+        values: dict[str, Expr | None] = dict.fromkeys(("mask", "score", "scale", "sink"))
+        first: dict[str, tree.Clause] = {}
+        for node in self.statements(tree.Clause):
+            if node.kind in first:
+                hint = "join masks with 'and', and put one score after the other with 'let'"
+                line = first[node.kind].span.line
+                self.report.error("E250", f"a second '{node.kind}'; the first is on line {line}", node.span, hint)
+                continue
+            first[node.kind] = node
+            value = self.typer.expression(node.value, self.module)
+            if value is None:
+                continue
+            if node.kind != "mask":
+                value = self.build.as_float(value)
+            wanted = BOOL if node.kind == "mask" else FLOAT
+            if value.type is not wanted:
+                advice = "compare it with something, as in 'x != 0'" if wanted is BOOL else None
+                self.report.error("E233", f"{node.kind} is {wanted}; given {value.type}", node.value.span, advice)
+                continue
+            self._leaves(node.kind, value, node.value.span)
+            values[node.kind] = value
+        return values
+
+    def _leaves(self, clause: str, value: Expr, span: Span) -> None:
+        """Reports leaves that have no value where `clause` is evaluated."""
+        allowed = _CLAUSE_LEAVES[clause]
+        for node in children_first([value]):
+            name: str | None = None
+            if node.op == "var" and node.attr not in allowed:
+                name = str(node.attr)
+            elif node.op == "param":
+                per = self.params.params[str(node.attr)].per
+                if per is not None and _PER_LEAF[per] not in allowed:
+                    name = f"{node.attr}, which varies with {per},"
+            if name is not None:
+                may = ", ".join(sorted(allowed)) if allowed else "constants, parameters and extents only"
+                self.report.error("E224", f"{name} has no value in '{clause}'", span, f"'{clause}' may use {may}")
+
+    def _default_scale(self) -> Expr:
+        root = self.build.op("sqrt", self.build.as_float(self.typer.axis("dim")))
+        return self.build.op("div", self.build.const(1.0), root)
+
+    def _clause_span(self, kind: str) -> Span:
+        return next((c.value.span for c in self.statements(tree.Clause) if c.kind == kind), self.start)
+
+    def _definitions(self) -> None:
+        """Definitions nobody used are checked all the same, in this file and in every library it reads."""
+        for module in (self.module, *self.loader.libraries):
+            for name, node in module.own.items():
+                if isinstance(node, tree.Function):
+                    self._function_names(node)
+                    self.typer.function(node, module)
+                else:
+                    self.typer.definition(module, name)
+
+    def _function_names(self, node: tree.Function) -> None:
+        seen: set[str] = set()
+        for name in (*(param.name for param in node.params), *(let.name for let in node.lets)):
+            taken = is_taken(name.name)
+            if taken:
+                self.report.error("E221", f"'{name.name}' is {taken} and cannot be redefined", name.span)
+            elif name.name in seen:
+                self.report.error("E221", f"'{name.name}' is defined twice", name.span)
+            seen.add(name.name)
+
+    # -- settings ---------------------------------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, str]:
+        pack = self.one(tree.PackDecl, "'pack gqa'")
+        mode = "auto"
+        if pack is not None:
+            if pack.what.name != "gqa":
+                self.report.error(
+                    "E252", f"'pack {pack.what.name}' is not known", pack.what.span, "write 'pack gqa auto'"
+                )
+            mode = pack.mode.name
+            if mode not in PACK_MODES:
+                hint = did_you_mean(mode, PACK_MODES)
+                self.report.error(
+                    "E252", f"'pack gqa' is one of {', '.join(PACK_MODES)}; given '{mode}'", pack.mode.span, hint
+                )
+        base = self.one(tree.LseBase, "'lse_base'")
+        lse_base = "e"
+        if base is not None:
+            value = base.value
+            if isinstance(value, tree.Literal) and value.value == 2 and not isinstance(value.value, bool | float):
+                lse_base = "2"
+            elif not (isinstance(value, tree.Name) and value.name == "e"):
+                self.report.error("E252", "'lse_base' is e or 2", value.span)
+        return {"pack": mode, "lse_base": lse_base}
+
+    def _schedule(self) -> tuple[tuple[str, int | str], ...]:
+        node = self.one(tree.ScheduleDecl, "'schedule'")
+        found: dict[str, int | str] = {}
+        for setting in () if node is None else node.settings:
+            key = setting.key.name
+            if key in found:
+                self.report.error("E252", f"'schedule' sets '{key}' twice", setting.key.span)
+            elif key in SCHEDULE_WORDS:
+                words = SCHEDULE_WORDS[key]
+                if isinstance(setting.value, tree.Name) and setting.value.name in words:
+                    found[key] = setting.value.name
+                else:
+                    self.report.error("E252", f"'{key}' is one of {', '.join(words)}", setting.value.span)
+            elif key in SCHEDULE_INTS:
+                low, high = SCHEDULE_INTS[key]
+                value = self.typer.constant(setting.value, self.module, f"'{key}'")
+                if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+                    found[key] = value
+                elif value is not None:
+                    message = f"'{key}' is an int from {low} to {high}; given {value}"
+                    self.report.error("E252", message, setting.value.span)
+            else:
+                known = [*SCHEDULE_INTS, *SCHEDULE_WORDS]
+                self.report.error(
+                    "E252", f"'schedule' has no setting '{key}'", setting.key.span, did_you_mean(key, known)
+                )
+        return tuple(sorted(found.items()))
+
+    def _constants(self) -> tuple[tuple[str, Constant | DType], ...]:
+        values: list[tuple[str, Constant | DType]] = []
+        for name, node in self.module.own.items():
+            if isinstance(node, tree.Const):
+                value = self.typer.definition(self.module, name)
+                if isinstance(value, DType):
+                    values.append((name, value))
+                elif isinstance(value, Expr) and isinstance(value.attr, bool | int | float):
+                    values.append((name, value.attr))
+        return tuple(values)
+
+    def _uses(self) -> None:
+        """A tensor, parameter or constant without a use would be dropped silently: it is an error."""
+        for tensor in self.tensors.tensors.values():
+            if tensor.role is Role.CAPTURE and tensor.name not in self.names.used:
+                message = f"nothing reads tensor '{tensor.name}'"
+                self.report.error(
+                    "E253", message, self.tensors.spans[tensor.name], "remove it, or use it in an expression"
+                )
+        unused: list[tuple[str, Span, str]] = [
+            (name, self.params.spans[name], "parameter") for name in self.params.params if name not in self.names.used
+        ]
+        for name, node in self.module.own.items():
+            if isinstance(node, tree.Const) and name not in self.names.used:
+                unused.append((name, node.name.span, "constant"))
+        for name, span, what in unused:
+            self.report.error("E253", f"nothing uses {what} '{name}'", span, "remove it, or use it in an expression")
+
+
+def _align_kind(node: tree.AlignDecl) -> AlignKind:
+    return next((kind for kind in AlignKind if kind.value == node.kind.name), AlignKind.BOTTOM_RIGHT)
+
+
+def _start(file: tree.File) -> Span:
+    if file.statements:
+        return file.statements[0].span
+    return Span(file.source, 0, min(1, len(file.source.text)))
