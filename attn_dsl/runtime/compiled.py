@@ -1,0 +1,92 @@
+"""The compiled object: a spec on a target, called with tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..diagnostics import CallError, Diagnostics
+from ..expr import INT
+from ..spec.model import AttentionSpec, Axis, DType, Param
+from ..spec.model import Tensor as SpecTensor
+from .binding import Call, bind
+from .dtypes import TORCH_DTYPES
+from .outputs import check_buffer
+
+
+@dataclass(frozen=True, repr=False)
+class CompiledAttention:
+    """A spec on a target. Made by `attn_dsl.compile`; calling it never changes it."""
+
+    spec: AttentionSpec
+    target: str  # "reference"
+    precision: str = "float32"  # of the reference's arithmetic: "float32" or "float64"
+
+    def __call__(
+        self,
+        *args: Tensor,
+        return_lse: bool | None = None,
+        out: Tensor | None = None,
+        lse: Tensor | None = None,
+        debug: bool = False,
+        **kwargs: Any,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """o, or (o, lse): o in its declared dtype and axis order, lse in f32.
+
+        Args:
+            args: tensors in declared order.
+            kwargs: tensors and parameters by name. A parameter is a number or a device tensor (see `docs/language.md`).
+            return_lse: whether to return lse too; None: if the spec declares it or a buffer for it is given.
+            out, lse: buffers to write into, of the declared dtype and shape. They are written only when nothing is
+                wrong, and not while autograd records.
+            debug: also check the contents of lengths, page tables and parameter tensors. Waits for the device. On the
+                reference lengths and page tables are checked always.
+
+        Raises:
+            CallError: everything that does not fit the spec, in one error (E270 to E279, E243, E249).
+        """
+        call = bind(self.spec, args, kwargs, debug)
+        self._check_buffers(call, out, lse)
+        o_value, lse_value = reference.attention(self.spec, call.tensors, call.params, precision=self.precision)
+        o_value, lse_value = o_value.to(TORCH_DTYPES[self.spec.output.dtype]), lse_value.to(torch.float32)
+        o_value = o_value.contiguous() if out is None else out.copy_(o_value)
+        lse_value = lse_value.contiguous() if lse is None else lse.copy_(lse_value)
+        if return_lse is None:
+            return_lse = self.spec.lse is not None or lse is not None
+        return (o_value, lse_value) if return_lse else o_value
+
+    def _check_buffers(self, call: Call, out: Tensor | None, lse: Tensor | None) -> None:
+        problems = Diagnostics()
+        tensors = {**call.tensors, **{name: v for name, v in call.params.items() if isinstance(v, Tensor)}}
+        if out is not None:
+            check_buffer("out", out, self.spec.output.dtype, self.spec.output.axes, call, tensors, problems)
+            tensors["out"] = out
+        if lse is not None:
+            check_buffer("lse", lse, DType.F32, reference.lse_axes(self.spec), call, tensors, problems)
+        if problems.errors:
+            raise CallError(problems.errors)
+
+    def __repr__(self) -> str:
+        inputs = [_tensor_text(tensor) for tensor in self.spec.tensors]
+        inputs += [_param_text(param) for param in self.spec.params]
+        output = f"o: {self.spec.output.dtype}[{_axes_text(self.spec.output.axes)}]"
+        return f"CompiledAttention({self.spec.name!r}, target={self.target!r}: ({', '.join(inputs)}) -> {output})"
+
+
+def _axes_text(axes: tuple[Axis, ...]) -> str:
+    return ", ".join(str(axis) for axis in axes)
+
+
+def _tensor_text(tensor: SpecTensor) -> str:
+    return f"{tensor.name}: {tensor.dtype}[{_axes_text(tensor.axes)}]"
+
+
+def _param_text(param: Param) -> str:
+    kind = "int" if param.type is INT else "float"
+    per = f"[{param.per}]" if param.per else ""
+    default = "" if param.default is None else f" = {param.default}"
+    return f"{param.name}: {kind}{per}{default}"
