@@ -63,11 +63,9 @@ def _of(kind: type, parts: Parts) -> tuple[Any, ...]:
 def _deeper(node: Any, depths: Iterable[int]) -> Sub:
     depth = 1 + max(depths, default=0)
     if depth > MAX_NESTING:
+        message = f"operators and calls nest more than {MAX_NESTING} deep here"
         raise Problem(
-            "E206",
-            f"operators and calls nest more than {MAX_NESTING} deep here",
-            node.span,
-            "name parts of the expression with 'let', or write a long sum or chain as 'sum(i in 0..n: ...)', 'any' or 'all'",
+            "E206", message, node.span, "name parts with 'let', or write a long chain as 'sum(i in 0..n: ...)'"
         )
     return Sub(node, depth)
 

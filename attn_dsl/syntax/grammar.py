@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from lark import Lark
+from .automaton import Automaton
 
+STARTS = (
+    "statement",
+    "setting",
+    "let",
+    "expression",
+)  # the last three: entries of a block, parsed alone after an error
 _lock = threading.Lock()
 
 
@@ -23,7 +28,7 @@ _lock = threading.Lock()
 class Grammar:
     """`attn.lark`, compiled. `spelling` gives the text of every token type that has only one."""
 
-    lark: Lark
+    automaton: Automaton
     pattern: re.Pattern[str]  # one token of any kind; `lastgroup` is its type, or "SYMBOL", or "OTHER"
     words: dict[str, str]  # reserved word -> token type
     symbols: dict[str, str]  # operator or punctuation -> token type
@@ -57,7 +62,7 @@ def _build() -> Grammar:
         files(__package__).joinpath("attn.lark").read_text("utf-8"),
         parser="lalr",
         lexer=Tokens,
-        start=["statement", "setting", "let", "expression"],
+        start=list(STARTS),
         transformer=TreeBuilder(),  # called at reduce time: no recursion over the user's nesting
         keep_all_tokens=True,  # a construct's span is that of its first to its last token
         maybe_placeholders=True,
@@ -69,10 +74,11 @@ def _build() -> Grammar:
     parts = [f"(?P<{name}>{shapes[name]})" for name in ("SPACE", "COMMENT", "NAME", "FLOAT", "INT", "NEWLINE")]
     longest_first = sorted(symbols, key=len, reverse=True)
     parts.append(f"(?P<SYMBOL>{'|'.join(re.escape(text) for text in longest_first)})")
-    parts.append(r"(?P<OTHER>[0-9][A-Za-z0-9_]*|.)")
-    starts = lark.parse_interactive(start="statement").choices()
+    parts.append(r"(?P<OTHER>[0-9][A-Za-z0-9_]*(?:\.[0-9][A-Za-z0-9_]*)*|.)")
+    automaton = Automaton(lark, STARTS)
+    starts = automaton.first("statement")
     return Grammar(
-        lark=lark,
+        automaton=automaton,
         pattern=re.compile("|".join(parts), re.DOTALL),
         words=words,
         symbols=symbols,

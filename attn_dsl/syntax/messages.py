@@ -1,10 +1,12 @@
-"""What a parse that stopped says: what was found, what could stand there, and a way out, in the words of the language."""
+"""What a parse that stopped says, in the words of the language: what was expected, what was found, a way out."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ..diagnostics import Diagnostic, Span, did_you_mean
 from .grammar import Grammar
-from .precedence import INFIX, PREFIX
+from .precedence import INFIX
 from .tokens import Token, shown
 
 # The form of each statement, by the word it starts with.
@@ -60,22 +62,23 @@ _FOREIGN_WORDS = {
 _OPERANDS = ("NAME", "INT", "FLOAT", "TRUE", "FALSE", "SCORE", "UNBOUNDED", "LPAR", "NOT", "MINUS", "TILDE")
 
 
-def unexpected(tokens: list[Token], index: int, expected: set[str], grammar: Grammar) -> Diagnostic:
-    """The finding for `tokens[index]` (one past the end: the line ended too early)."""
+def unexpected(
+    tokens: list[Token], index: int, expected: frozenset[str], grammar: Grammar, unit: str = "line"
+) -> Diagnostic:
+    """The finding for `tokens[index]`; one past the end, the unit (a line, or an entry of a block) ended too early."""
     if index < len(tokens):
         token = tokens[index]
         found, span = _named(token, grammar), token.span
     else:
         end = tokens[-1].end
-        found, span = "the end of the line", Span(tokens[-1].source, end, end)
+        found, span = f"the end of the {unit}", Span(tokens[-1].source, end, end)
     foreign = _foreign(tokens, index)
     if foreign:
         spelling, span, hint = foreign
         return Diagnostic("E204", f"{shown(spelling)} is not part of the language", span, hint)
     if index <= 1 and tokens[0].type == "NAME" and not (index == 1 and "COLON" not in expected):
         return _no_statement(tokens, index, grammar)
-    wanted = _in_words(expected, grammar)
-    message = f"found {found} where {wanted} could stand" if wanted else f"found {found}, which cannot stand here"
+    message = f"expected {_in_words(expected, grammar, unit)}, found {found}"
     return Diagnostic("E204", message, span, _hint(tokens, index, expected, grammar))
 
 
@@ -88,7 +91,7 @@ def _named(token: Token, grammar: Grammar) -> str:
     return kind + shown(token.text)
 
 
-def _in_words(expected: set[str], grammar: Grammar) -> str:
+def _in_words(expected: frozenset[str], grammar: Grammar, unit: str) -> str:
     """Token types as a reader's list: kinds of things first, then signs and words."""
     left = set(expected)
     items: list[str] = []
@@ -97,7 +100,7 @@ def _in_words(expected: set[str], grammar: Grammar) -> str:
     if {"INT", "LPAR", "MINUS"} <= left:
         items.append("an expression")
         left -= set(_OPERANDS)
-    operators = {grammar.symbols.get(text) or grammar.words.get(text) for text in INFIX}
+    operators = {grammar.symbols.get(text) or grammar.words[text] for text in INFIX}
     if operators <= left:
         items.append("an operator")
         left -= operators | {"IF", "LPAR", "LSQB"}
@@ -107,8 +110,8 @@ def _in_words(expected: set[str], grammar: Grammar) -> str:
     if "NEWLINE" in left:
         items.append("a line break")
     if "$END" in left:
-        items.append("the end of the line")
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} or {items[-1]}" if items else ""
+        items.append(f"the end of the {unit}")
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} or {items[-1]}"
 
 
 def _foreign(tokens: list[Token], index: int) -> tuple[str, Span, str] | None:
@@ -116,7 +119,7 @@ def _foreign(tokens: list[Token], index: int) -> tuple[str, Span, str] | None:
     for first in (index - 2, index - 1, index):
         for count in (3, 2):
             run = tokens[max(first, 0) : first + count]
-            touching = all(a.end == b.start for a, b in zip(run, run[1:], strict=False))
+            touching = all(left.end == right.start for left, right in pairwise(run))
             text = "".join(token.text for token in run)
             if len(run) > 1 and touching and text in _FOREIGN and first + count > index:
                 return text, run[0].span.to(run[-1].span), _FOREIGN[text]
@@ -138,33 +141,29 @@ def _no_statement(tokens: list[Token], index: int, grammar: Grammar) -> Diagnost
     return Diagnostic("E204", message, word.span, hint or "a tensor is declared as 'name: bf16[axis, axis]'")
 
 
-def _hint(tokens: list[Token], index: int, expected: set[str], grammar: Grammar) -> str | None:
+def _hint(tokens: list[Token], index: int, expected: frozenset[str], grammar: Grammar) -> str | None:
     token = tokens[index] if index < len(tokens) else None
+    text = token.text if token else ""
     before = tokens[index - 1] if index else None
     first = tokens[0].text
-    text = token.text if token else ""
-    if text == "==" and "EQUAL" in expected:
+    wanted = {grammar.spelling[kind] for kind in expected if kind in grammar.spelling}
+    wants_expression = {"INT", "LPAR", "MINUS"} <= expected
+    if (text, "=" in wanted, "==" in wanted) in (("==", True, False), ("=", False, True)):
         return "'=' defines, '==' compares"
-    if text == "=" and "__ANON_3" not in expected and before and before.type in ("NAME", "RPAR", "RSQB", "INT"):
-        return "'=' defines, '==' compares"
-    if text in grammar.words and "NAME" in expected and text not in PREFIX and text not in INFIX:
-        return f"'{text}' is a reserved word and names nothing else"
-    if first == "def" and text == ":" and "EQUAL" in expected:
+    if text in grammar.words and wanted.isdisjoint({text, "=="}) and "NAME" in expected and text not in INFIX:
+        return f"{shown(text)} is a reserved word and names nothing else"
+    if first == "def" and text == ":" and "=" in wanted:
         return "a function is written 'def name(x: int) -> bool = expression', without ':'"
-    if first == "def" and before and before.text == ")" and "->" in _spellings(expected, grammar):
+    if first == "def" and "->" in wanted:
         return "say the type of the result: '-> bool', '-> int' or '-> float'"
-    if token is None and ({"INT", "LPAR"} <= expected or (before and before.text in INFIX)):
-        return "a statement ends at the end of its line; inside ( ) it may go on"
-    if token and before and token.text == "." and before.type == "INT":
-        return f"a float has digits on both sides of its point: {before.text}.0"
-    if token and token.text == "." and "INT" in expected:
+    if text == "." and before and before.type == "INT":
+        return f"a float has digits on both sides of its point: {before.text[:40]}.0"
+    if text == "." and wants_expression:
         return "a float has digits on both sides of its point: 0.5"
-    if first in FORMS:
+    if text in ("", "\n") and wants_expression:
+        return "an expression ends at the end of its line; inside ( ) it may go on"
+    if (text in (":", "=") and wanted == {"["}) or (token is None and wanted == {"["}):
+        return f"a tensor names its axes, 'name: f32[heads]'; a number of the call is 'param {first[:40]}: int'"
+    if first in FORMS and not wants_expression and "==" not in wanted:
         return f"the form is: {FORMS[first]}"
-    if {"LSQB"} == expected - {"$END"}:
-        return f"a tensor names its axes, 'name: f32[heads]'; a number of the call is 'param {first}: int'"
     return None
-
-
-def _spellings(expected: set[str], grammar: Grammar) -> set[str]:
-    return {grammar.spelling[name] for name in expected if name in grammar.spelling}

@@ -75,7 +75,7 @@ class _Scanner:
                     self._opening(token)
                 elif value in _CLOSERS:
                     self._closing(token)
-                elif value == "," and self._last_is_break():
+                elif value == "," and self.open and self._last_is_break():
                     self.line.tokens.pop()
             elif kind == "OTHER":
                 token = Token("OTHER", value, match.start(), source)
@@ -124,9 +124,12 @@ class _Scanner:
         if self.open and self.open[-1].text == partner:
             self.open.pop()
             return
-        if not any(bracket.text == partner for bracket in self.open):
+        if not self.open:
             if not self.line.broken:
                 self._problem("E204", f"'{token.text}' closes nothing: no '{partner}' is open", token)
+            return
+        if all(bracket.text != partner for bracket in self.open):
+            self._unclosed([self.open.pop()], f": '{token.text}' in line {token.span.line} is no partner of it")
             return
         while self.open[-1].text != partner:
             self._unclosed([self.open.pop()], f" before '{token.text}' in line {token.span.line}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..diagnostics import Source, Span
 
 MAX_NESTING = 100  # levels of brackets, and of operators and calls in one expression
+END = "$END"  # the type that stands for the end of the tokens
 _MAX_QUOTE = 40  # characters of the user's text that a message repeats
 
 
