@@ -10,7 +10,7 @@ from ..expr import BOOL, FLOAT, INT, Expr, ValueType
 from ..syntax import tree
 from .model import DType
 from .modules import Module
-from .names import FUNCTIONS, INDEX_NAMES, MAX_TERMS, UNARY_FUNCTIONS
+from .names import FUNCTIONS, INDEX_NAMES, MAX_TERMS, UNARY_FUNCTIONS, is_taken
 from .values import TYPES, TensorValue, Value
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class CallTyper:
             self.typer.call_site = node.span
         self.typer.open.append(name)
         try:
-            result = self.body(function, home, bound)
+            with self.typer.nested(node.span, 2):
+                result = self.body(function, home, bound)
         finally:
             self.typer.open.pop()
             self.typer.call_site = saved
@@ -239,6 +240,11 @@ class CallTyper:
             self.typer.fail(
                 "E263", f"this reduction has {stop - start} terms; at most {MAX_TERMS} are expanded", node.span
             )
+            return None
+        taken = is_taken(node.variable.name)
+        if taken:
+            message = f"'{node.variable.name}' is {taken} and cannot count a reduction"
+            self.typer.report.error("E221", message, node.variable.span)
             return None
         op = _REDUCE[node.kind]
         result: Expr | None = None

@@ -42,6 +42,7 @@ class GeometryReader:
     def _geometry(self, name: tree.Name, axes: tuple[Expr | None, ...], form: str, what: str) -> str | None:
         """The geometry tensor `name` if it is i32 with these axis extents (None: any); its role becomes geometry."""
         tensor = self.tensors.tensors.get(name.name)
+        self.typer.spec.used.add(name.name)
         if tensor is None:
             if name.name not in self.tensors.spans:
                 candidates = [t.name for t in self.tensors.tensors.values() if t.role is Role.CAPTURE]
@@ -102,6 +103,7 @@ class GeometryReader:
         if not paged:
             message = "k has no axes pages and page_size, so there is nothing to page"
             self.report.error("E248", message, node.span)
+            self.typer.spec.used |= {s.value.name for s in node.settings if isinstance(s.value, tree.Name)}
             return None
         found = self._settings(node.settings, ("table", "indptr", "indices"), "'paged'")
         if tuple(sorted(found)) not in [tuple(sorted(form)) for form in _PAGING_FORMS]:

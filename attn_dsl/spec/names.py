@@ -55,7 +55,7 @@ FOREIGN = {
 MAX_NODES = 20_000  # distinct expression nodes of one spec
 MAX_TERMS = 4_096  # terms of one reduction
 MAX_STEPS = 60_000  # tree nodes visited while functions and reductions are expanded
-MAX_DEPTH = 200  # nesting of operators, calls and definitions together
+MAX_DEPTH = 120  # nesting: each operator counts 1, each call or use of a definition 2 more
 
 PARAM_AXES = ("heads", "kv_heads", "batch")
 PACK_MODES = ("auto", "on", "off")
@@ -68,6 +68,9 @@ SCHEDULE_INTS = {  # key -> smallest and largest value
     "splits": (1, 256),
 }
 SCHEDULE_WORDS = {"order": ("auto", "linear", "longest_first", "head_major")}
+
+
+CALL_OPTION = "an option of calls and of compile()"
 
 
 def is_taken(name: str) -> str | None:
@@ -83,5 +86,5 @@ def is_taken(name: str) -> str | None:
     if name in OPERANDS or name in OUTPUTS:
         return "a tensor of every spec"
     if name in CALL_KEYWORDS:
-        return "an option of calls and of compile()"
+        return CALL_OPTION
     return None

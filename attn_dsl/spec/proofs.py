@@ -147,6 +147,7 @@ def prove(
             if not (count.lo >= 0 and count.hi < 64):
                 message = f"the shift count '{_short(node.args[1])}' lies in {count}"
                 report.error("E262", message, span, "use clamp(count, 0, 31)")
+                continue
         if isinstance(interval, IntInterval) and not (interval.lo >= I64_MIN and interval.hi <= I64_MAX):
             operands = [known[argument] for argument in node.args]
             if all(not isinstance(o, IntInterval) or (o.lo >= I64_MIN and o.hi <= I64_MAX) for o in operands):

@@ -14,7 +14,7 @@ from ..syntax import tree
 from .geometry import GeometryReader
 from .model import AlignKind, AttentionSpec, DType, Lengths, Origin, Output, Role
 from .modules import Loader, Module
-from .names import DTYPES, LIBRARY_AXES, MAX_NODES, PACK_MODES, SCHEDULE_INTS, SCHEDULE_WORDS, is_taken
+from .names import CALL_OPTION, DTYPES, LIBRARY_AXES, MAX_NODES, PACK_MODES, SCHEDULE_INTS, SCHEDULE_WORDS, is_taken
 from .params import ParamReader
 from .proofs import Ranges, index_prover, never_true, prove
 from .tensors import TensorReader
@@ -31,6 +31,12 @@ _CLAUSE_LEAVES: dict[str, frozenset[str]] = {
     "scale": frozenset(),
     "sink": frozenset({"b", "h", "kv_h"}),
     "align": frozenset({"b"}),
+}
+_SECOND_CLAUSE = {
+    "mask": "join the masks with 'and' or 'or'",
+    "score": "put one after the other with 'let'; an attention with two softmaxes is two specs",
+    "scale": "multiply the scales",
+    "sink": "a row has one sink: add the logits with log(exp(a) + exp(b))",
 }
 _PER_LEAF = {"heads": "h", "kv_heads": "kv_h", "batch": "b"}
 
@@ -107,7 +113,8 @@ class _Resolver:
         self._overrides()
         if self._is_library():
             self.names.axes |= set(LIBRARY_AXES)
-            self._definitions()
+            self._lets()
+            self._functions()
             return None
         self._axes()
         for node in self.statements(tree.Param):
@@ -132,8 +139,9 @@ class _Resolver:
         ranges = Ranges(self.names.fixed, self.params.params.values(), dtypes, kind)
         self.typer.inside = index_prover(ranges, self.build, self.typer.axis, kind, self._rows())
         align = self.geometry.align(self.one(tree.AlignDecl, "'align'"))
+        self._lets()
         clauses = self._clauses()
-        self._definitions()
+        self._functions()
         settings = self._settings()
         roots = [value for value in (*clauses.values(), align.offset) if value is not None]
         if align.offset is not None:
@@ -269,11 +277,15 @@ class _Resolver:
 
     def _captures(self) -> None:
         """What expressions can read: every tensor that is no operand, pool or geometry."""
+        declared = [name.name for node in self.statements(tree.TensorDecl) for name in node.names]
+        declared += [node.name.name for node in self.statements(tree.Param)]
+        self.names.broken = {name for name in declared if not is_taken(name) or is_taken(name) == CALL_OPTION}
         for tensor in self.tensors.tensors.values():
             if tensor.role is not Role.CAPTURE:
                 continue
             extents = tuple(self._readable(axis.name, axis.extent) for axis in tensor.axes)
             axes = tuple(axis.name for axis in tensor.axes)
+            self.names.broken.discard(tensor.name)
             self.names.tensors[tensor.name] = TensorValue(tensor.name, tensor.dtype.value_type, axes, extents)
 
     def _readable(self, axis: str | None, extent: Expr | None) -> Expr:
@@ -302,7 +314,7 @@ class _Resolver:
         first: dict[str, tree.Clause] = {}
         for node in self.statements(tree.Clause):
             if node.kind in first:
-                hint = "join masks with 'and', and put one score after the other with 'let'"
+                hint = _SECOND_CLAUSE[node.kind]
                 line = first[node.kind].span.line
                 self.report.error("E250", f"a second '{node.kind}'; the first is on line {line}", node.span, hint)
                 continue
@@ -343,15 +355,20 @@ class _Resolver:
     def _clause_span(self, kind: str) -> Span:
         return next((c.value.span for c in self.statements(tree.Clause) if c.kind == kind), self.start)
 
-    def _definitions(self) -> None:
-        """Definitions nobody used are checked all the same, in this file and in every library it reads."""
-        for module in (self.module, *self.loader.libraries):
+    def _lets(self) -> None:
+        """Every const and let in the order of the files, so that a long chain of them is no deep one."""
+        for module in (*self.loader.libraries, self.module):
             for name, node in module.own.items():
+                if not isinstance(node, tree.Function):
+                    self.typer.definition(module, name)
+
+    def _functions(self) -> None:
+        """Functions are checked by themselves too: nobody may have called them."""
+        for module in (*self.loader.libraries, self.module):
+            for node in module.own.values():
                 if isinstance(node, tree.Function):
                     self._function_names(node)
                     self.typer.function(node, module)
-                else:
-                    self.typer.definition(module, name)
 
     def _function_names(self, node: tree.Function) -> None:
         seen: set[str] = set()

@@ -79,6 +79,7 @@ class Typer:
         self.open: list[tuple[int, str]] = []  # definitions being typed, to find cycles
         self.calls = CallTyper(self)
         self.call_site: Span | None = None
+        self._failed: set[tuple[str, Span]] = set()
         self._steps = 0
         self._depth = 0
         self.opaque = False  # a function's body is checked by itself, with arguments without a value
@@ -123,7 +124,7 @@ class Typer:
             return None
         self.open.append(key)
         try:
-            with self.nested(node.name.span):
+            with self.nested(node.name.span, 2):
                 value = self._const(node, module) if isinstance(node, tree.Const) else self._let(node, module)
         finally:
             self.open.pop()
@@ -158,14 +159,15 @@ class Typer:
     # -- bookkeeping ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def nested(self, span: Span) -> Iterator[None]:
-        self._depth += 1
+    def nested(self, span: Span, levels: int = 1) -> Iterator[None]:
+        """One level deeper; the typer recurses, so the depth is bounded well inside Python's stack."""
+        self._depth += levels
         if self._depth > MAX_DEPTH:
             self._too_large("E263", f"operators, calls and definitions nest more than {MAX_DEPTH} deep here", span)
         try:
             yield
         finally:
-            self._depth -= 1
+            self._depth -= levels
 
     def step(self, span: Span) -> None:
         self._steps += 1
@@ -184,7 +186,9 @@ class Typer:
 
     def fail(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         where = f" (called from {place(self.call_site)})" if self.call_site and self.call_site != span else ""
-        self.report.error(code, message + where, span, hint)
+        if (code, span) not in self._failed:  # a function's body is typed for each call, and once by itself
+            self._failed.add((code, span))
+            self.report.error(code, message + where, span, hint)
 
     # -- definitions ------------------------------------------------------------------------------------------------
 
@@ -292,6 +296,8 @@ class Typer:
             if name in self.spec.tensors:
                 self.spec.used.add(name)
                 return self.spec.tensors[name]
+        if module is self.root and name in self.spec.broken:
+            return None
         if name in (self.spec.axes if module is self.root else LIBRARY_AXES) or name in self.spec.aliases:
             return self.made(self.axis(name), node.span)
         if name in OPERANDS or name in OUTPUTS:

@@ -38,4 +38,5 @@ class SpecNames:
     aliases: dict[str, str] = field(default_factory=dict)  # axis -> the axis it stands for (kv_heads -> heads)
     fixed: dict[str, int] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)  # declared, and reported: uses of them are not reported again
     used: set[str] = field(default_factory=set)  # tensors, parameters and constants an expression named
