@@ -248,25 +248,31 @@ class CallTyper:
             return None
         op = _REDUCE[node.kind]
         result: Expr | None = None
+        if stop <= start:  # no term counts, and what is written is checked all the same
+            with self.typer.unproved():
+                if self._term(node, start, module, scope) is None:
+                    return None
         for index in range(start, stop):
-            term = self.typer.expression(
-                node.body, module, {**scope, node.variable.name: self.typer.build.const(index)}
-            )
+            term = self._term(node, index, module, scope)
             if term is None:
                 return None
             result = term if result is None else self.typer.apply(op, [result, term], node.kind, node.span)
             if result is None:
                 return None
         if result is not None:
-            wanted = BOOL if node.kind in ("any", "all") else None
-            if (wanted is BOOL) != (result.type is BOOL):
-                self.typer.fail("E230", f"'{node.kind}' does not take {result.type} terms", node.span)
-                return None
             return result
         if node.kind in ("min", "max"):
             self.typer.fail("E264", f"'{node.kind}' over an empty range has no value", node.range.span)
             return None
         return self.typer.build.const({"sum": 0, "any": False, "all": True}[node.kind])
+
+    def _term(self, node: tree.Reduction, index: int, module: Module, scope: Mapping[str, Value]) -> Expr | None:
+        term = self.typer.expression(node.body, module, {**scope, node.variable.name: self.typer.build.const(index)})
+        if term is not None and (term.type is BOOL) != (node.kind in ("any", "all")):
+            wanted = "bool" if node.kind in ("any", "all") else "int or float"
+            self.typer.fail("E230", f"'{node.kind}' takes {wanted} terms; given {term.type}", node.body.span)
+            return None
+        return term
 
     def _bounds(self, node: tree.Reduction, module: Module, scope: Mapping[str, Value]) -> tuple[int, int] | None:
         ends: list[int] = []

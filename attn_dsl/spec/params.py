@@ -109,7 +109,7 @@ class ParamReader:
         self, node: tree.Expression | None, default: Number, low: Number | None, high: Number | None
     ) -> None:
         if (low is not None and default < low) or (high is not None and default > high):
-            between = f"{'' if low is None else low}..={'' if high is None else high}"
+            between = f"{'' if low is None else low}..{'' if high is None else f'={high}'}"
             self.report.error(
                 "E254", f"the default {default} lies outside the range {between}", node.span if node else None
             )

@@ -279,13 +279,14 @@ class _Resolver:
         """What expressions can read: every tensor that is no operand, pool or geometry."""
         declared = [name.name for node in self.statements(tree.TensorDecl) for name in node.names]
         declared += [node.name.name for node in self.statements(tree.Param)]
-        self.names.broken = {name for name in declared if not is_taken(name) or is_taken(name) == CALL_OPTION}
+        read_otherwise = {tensor.name for tensor in self.tensors.tensors.values()}
+        self.names.broken = {name for name in declared if is_taken(name) in (None, CALL_OPTION)} - read_otherwise
         for tensor in self.tensors.tensors.values():
             if tensor.role is not Role.CAPTURE:
+                self.names.closed[tensor.name] = tensor.role.value
                 continue
             extents = tuple(self._readable(axis.name, axis.extent) for axis in tensor.axes)
             axes = tuple(axis.name for axis in tensor.axes)
-            self.names.broken.discard(tensor.name)
             self.names.tensors[tensor.name] = TensorValue(tensor.name, tensor.dtype.value_type, axes, extents)
 
     def _readable(self, axis: str | None, extent: Expr | None) -> Expr:
@@ -457,7 +458,8 @@ class _Resolver:
             (name, self.params.spans[name], "parameter") for name in self.params.params if name not in self.names.used
         ]
         for name, node in self.module.own.items():
-            if isinstance(node, tree.Const) and name not in self.names.used:
+            broken = self.typer.definition(self.module, name) is None if isinstance(node, tree.Const) else True
+            if not broken and name not in self.names.used:
                 unused.append((name, node.name.span, "constant"))
         for name, span, what in unused:
             self.report.error("E253", f"nothing uses {what} '{name}'", span, "remove it, or use it in an expression")

@@ -100,7 +100,7 @@ class TensorReader:
 
     def _is_axis_name(self, node: tree.Name) -> bool:
         name = node.name
-        if name in self.module.names or name in self.typer.spec.params:
+        if name not in STANDARD_AXES and (name in self.module.names or name in self.typer.spec.params):
             return False
         taken = is_taken(name)
         if taken and taken != "an axis name" and name not in ("seq_q", "seq_k"):

@@ -144,16 +144,23 @@ class Typer:
                 scope[name] = TensorValue(name, kind, (None,) * len(unknown), unknown)
             else:
                 scope[name] = self.build.param(f"${name}", kind)
-        saved = self.reads, self.origins
-        self.reads, self.origins = [], {}
-        key = (id(module), node.name.name)
-        self.open.append(key)
+        self.open.append((id(module), node.name.name))
         try:
-            self.opaque = True
-            self.calls.body(node, module, scope)
+            with self.unproved():
+                self.opaque = True
+                self.calls.body(node, module, scope)
         finally:
             self.opaque = False
             self.open.pop()
+
+    @contextmanager
+    def unproved(self) -> Iterator[None]:
+        """Types what is not part of the spec's value: nothing in it is put to the proofs."""
+        saved = self.reads, self.origins
+        self.reads, self.origins = [], {}
+        try:
+            yield
+        finally:
             self.reads, self.origins = saved
 
     # -- bookkeeping ------------------------------------------------------------------------------------------------
@@ -300,7 +307,10 @@ class Typer:
             return None
         if name in (self.spec.axes if module is self.root else LIBRARY_AXES) or name in self.spec.aliases:
             return self.made(self.axis(name), node.span)
-        if name in OPERANDS or name in OUTPUTS:
+        if module is self.root and self.spec.closed.get(name) in ("geometry", "pool"):
+            role = "lengths and page lists" if self.spec.closed[name] == "geometry" else "storage of k and v"
+            self.fail("E251", f"an expression cannot read '{name}': {role} are no captures", node.span)
+        elif name in OPERANDS or name in OUTPUTS:
             message = (
                 f"an expression cannot read {name}: masks and scores depend on positions and captures, not on q, k, v"
             )

@@ -58,6 +58,7 @@ CASES = [
     ("E250", "align top_left\nalign bottom_right", "align bottom_right"),
     ("E251", "mask = k[b, kv_idx, kv_h, 0] > 0.0", "k"),
     ("E251", "score = softmax(score)", "softmax"),
+    ("E251", "n: i32[batch]\nlengths k { used = n }\nmask = kv_idx < n[b]", "n"),
     ("E252", "align middle", "middle"),
     ("E252", "pack gqa maybe", "maybe"),
     ("E252", "lse_base = 10", "10"),
@@ -128,3 +129,19 @@ def test_definitions_without_a_use_are_checked(codes):
 def test_hints_name_what_was_meant(check):
     assert check("mask = kv_idxx <= q_pos").errors[0].hint == "did you mean 'kv_idx'?"
     assert "max(x, 1)" in (check("mask = kv_idx % seq_q == 0").errors[0].hint or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "t: f32[2]\nscore = score + t[min(i in 0..380: kv_idx ^ i)]",
+        "t: f32[2]\nscore = score + t[" + "min(" * 90 + "kv_idx" + ", 3)" * 90 + "]",
+        "let x0 = kv_idx ^ 1\n" + "".join(f"let x{i} = min(x{i - 1} ^ {i}, q_idx)\n" for i in range(1, 180))
+        + "t: f32[2]\nscore = score + t[x179]",
+    ],
+    ids=["reduction", "nested", "lets"],
+)  # fmt: skip
+def test_deep_indices_are_clamped_not_crashed_on(check, text):
+    checked = check(text)
+    assert checked.spec is not None
+    assert {d.code for d in checked.diagnostics} <= {"W266"}
