@@ -25,6 +25,7 @@ class Problem(Exception):
 
     def __init__(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.diagnostic = Diagnostic(code, message, span, hint)
+        self.start = span.start  # character offset
 
 
 class Sub(NamedTuple):

@@ -97,8 +97,7 @@ class _Printer:
 
     def _function(self, node: tree.Function) -> Piece:
         params = [row(p.span, f"{p.name.name}: ", self._type(p.type)) for p in node.params]
-        before = node.params[0].span if node.params else node.name.span
-        inside = before.to(node.params[-1].span) if node.params else before
+        inside = Span(node.span.source, node.name.span.end, node.result.span.start)
         head: list[Piece | str] = [
             f"def {node.name.name}",
             fold(inside, "(", listed(params), ")"),
@@ -134,7 +133,7 @@ class _Printer:
         """Entries in braces: on lines of their own if the first was on another line than its brace."""
         spread = bool(entries) and "\n" in self.text[self.text.find("{", span.start) : entries[0].span.start]
         items = [Item(entry) for entry in entries] if spread else listed(entries)
-        return fold(span, "{", items, "}", always=spread, blanks=True)
+        return fold(span, "{", items, "}", always=spread, block=True)
 
     def _packdecl(self, node: tree.PackDecl) -> Piece:
         return text(f"pack {node.what.name} {node.mode.name}", node.span)

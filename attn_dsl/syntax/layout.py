@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..diagnostics import Source, Span
 
@@ -48,7 +48,7 @@ class Fold(Piece):
     items: tuple[Item, ...]
     closer: str
     always: bool = False  # folds even if it fits
-    blanks: bool = False  # keeps blank lines between items
+    block: bool = False  # line breaks between items stand for their commas, and blank lines stay
 
 
 def text(flat: str, span: Span) -> Piece:
@@ -61,10 +61,10 @@ def row(span: Span, *parts: Piece | str) -> Piece:
 
 
 def fold(
-    span: Span, opener: str, items: Sequence[Item], closer: str, *, always: bool = False, blanks: bool = False
+    span: Span, opener: str, items: Sequence[Item], closer: str, *, always: bool = False, block: bool = False
 ) -> Fold:
     gap = " " if opener.endswith("{") and items else ""
-    return Fold(f"{opener}{gap}{_flat(items)}{gap}{closer}", span, opener, tuple(items), closer, always, blanks)
+    return Fold(f"{opener}{gap}{_flat(items)}{gap}{closer}", span, opener, tuple(items), closer, always, block)
 
 
 def _flat(items: Sequence[Item]) -> str:
@@ -108,7 +108,7 @@ class Writer:
             return "\n".join(self._fold_lines(piece, indent))[indent:]
         opener, closer = (piece.opener, piece.closer) if piece.opener else ("(", ")")
         inside = " " * (indent + INDENT) + _flat(piece.items)
-        one_line = len(inside) <= WIDTH and not self._must_fold(piece)
+        one_line = len(inside) <= WIDTH and not self._must_fold(piece) and not piece.block
         lines = [inside] if one_line else self._fold_lines(piece, indent + INDENT)
         return "\n".join([opener, *lines, " " * indent + closer])
 
@@ -130,7 +130,8 @@ class Writer:
         return written
 
     def _fold_lines(self, piece: Fold, indent: int) -> list[str]:
-        return self._items(piece.items, piece.span.start, piece.span.end, indent, blanks=piece.blanks)
+        items = [replace(item, tail="") for item in piece.items] if piece.block else piece.items
+        return self._items(items, piece.span.start, piece.span.end, indent, blanks=piece.block)
 
     def _items(
         self, items: Sequence[Item], start: int, end: int, indent: int, *, blanks: bool, hoist: bool = False

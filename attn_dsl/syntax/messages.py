@@ -76,6 +76,9 @@ def unexpected(
     if foreign:
         spelling, span, hint = foreign
         return Diagnostic("E204", f"{shown(spelling)} is not part of the language", span, hint)
+    if index == 0 and tokens[0].text in INFIX:
+        hint = "an expression goes on in the next line only inside ( )"
+        return Diagnostic("E204", f"no statement starts with {shown(tokens[0].text)}", span, hint)
     if index <= 1 and tokens[0].type == "NAME" and not (index == 1 and "COLON" not in expected):
         return _no_statement(tokens, index, grammar)
     message = f"expected {_in_words(expected, grammar, unit)}, found {found}"
@@ -150,8 +153,13 @@ def _hint(tokens: list[Token], index: int, expected: frozenset[str], grammar: Gr
     wants_expression = {"INT", "LPAR", "MINUS"} <= expected
     if (text, "=" in wanted, "==" in wanted) in (("==", True, False), ("=", False, True)):
         return "'=' defines, '==' compares"
-    if text in grammar.words and wanted.isdisjoint({text, "=="}) and "NAME" in expected and text not in INFIX:
+    if index == 0:
+        return f"the form is: {FORMS['from']}" if text == "import" else None
+    reserved = text in grammar.words and text not in INFIX and text != "import"
+    if reserved and "NAME" in expected and not wants_expression:
         return f"{shown(text)} is a reserved word and names nothing else"
+    if ".." in wanted or (text == ":" and "]" in wanted and "[" not in wanted):
+        return "a range is 'a..b', or 'a..=b' with its end"
     if first == "def" and text == ":" and "=" in wanted:
         return "a function is written 'def name(x: int) -> bool = expression', without ':'"
     if first == "def" and "->" in wanted:
@@ -162,7 +170,7 @@ def _hint(tokens: list[Token], index: int, expected: frozenset[str], grammar: Gr
         return "a float has digits on both sides of its point: 0.5"
     if text in ("", "\n") and wants_expression:
         return "an expression ends at the end of its line; inside ( ) it may go on"
-    if (text in (":", "=") and wanted == {"["}) or (token is None and wanted == {"["}):
+    if text in ("", "=") and wanted == {"["}:
         return f"a tensor names its axes, 'name: f32[heads]'; a number of the call is 'param {first[:40]}: int'"
     if first in FORMS and not wants_expression and "==" not in wanted:
         return f"the form is: {FORMS[first]}"

@@ -78,13 +78,22 @@ class _Parser:
     def __init__(self, compiled: Grammar, problems: list[Diagnostic]) -> None:
         self.grammar = compiled
         self.problems = problems
+        self._cut_short = False  # the last statement stopped at the end of its line
 
     def statement(self, line: Line) -> Any:
+        """The statement of a line; None if it has a problem, which is then told."""
         tokens = line.tokens
+        if self._cut_short and not self._starts_statement(tokens):
+            return None  # the rest of the statement before: its problem is told already
         node, failed_at = self._parse(tokens, "statement")
+        self._cut_short = failed_at == len(tokens)
         if failed_at is not None:
             self._entries_after(tokens, failed_at)
         return node
+
+    def _starts_statement(self, tokens: list[Token]) -> bool:
+        declares = len(tokens) > 1 and tokens[1].text in (":", ",")
+        return tokens[0].text in self.grammar.statement_words or (tokens[0].type == "NAME" and declares)
 
     def _parse(self, tokens: list[Token], start: str) -> tuple[Any, int | None]:
         """The node of `tokens`, or None and the index of the token where the parse ended."""
@@ -96,39 +105,33 @@ class _Parser:
             return None, stop.index
         except Problem as problem:
             self.problems.append(problem.diagnostic)
-            return None, None
+            return None, next(place for place, token in enumerate(tokens) if token.end > problem.start)
         return (node.node if isinstance(node, Sub) else node), None
 
     def _entries_after(self, tokens: list[Token], failed_at: int) -> None:
         """Look for further problems in the entries of a block after the one that failed."""
-        start = next((i for i, token in enumerate(tokens[:failed_at]) if token.text == "{"), None)
-        if start is None:
+        brace = next((place for place, token in enumerate(tokens[:failed_at]) if token.text == "{"), None)
+        if brace is None:
             return
-        depth = 0
-        entries: list[list[Token]] = [[]]
-        last_failed = 0
-        for index in range(start + 1, len(tokens)):
-            token = tokens[index]
-            depth += (token.text in _OPENERS) - (token.text in _CLOSERS)
-            if depth < 0:
-                break
-            if index == failed_at:
-                last_failed = len(entries)
-            if depth == 0 and token.type in ("COMMA", "NEWLINE"):
-                entries.append([])
-            else:
-                entries[-1].append(token)
-        if depth >= 0 or last_failed == 0:
+        # what an entry lacked at the end of its line may stand in the next line
+        told = failed_at + 1 if failed_at < len(tokens) and tokens[failed_at].type == "NEWLINE" else failed_at
+        for begin, entry in _entries(tokens, brace + 1):
+            if begin > told and entry:
+                kind = "let" if entry[0].text == "let" else "expression"
+                _, stopped_at = self._parse(entry, kind if tokens[0].text == "def" else "setting")
+                end = begin + len(entry)
+                if stopped_at == len(entry) and tokens[end].type == "NEWLINE":
+                    told = end + 1
+
+
+def _entries(tokens: list[Token], start: int) -> Iterator[tuple[int, list[Token]]]:
+    """The entries of the block that `start` is inside of, each with the place of its first token."""
+    depth, begin = 0, start
+    for place in range(start, len(tokens)):
+        text = tokens[place].text
+        depth += (text in ("(", "[", "{")) - (text in (")", "]", "}"))
+        if depth < 0 or (depth == 0 and tokens[place].type in ("COMMA", "NEWLINE")):
+            yield begin, tokens[begin:place]
+            begin = place + 1
+        if depth < 0:
             return
-        for entry in entries[last_failed:]:
-            if entry:
-                self._parse(entry, self._entry_kind(tokens[0].text, entry[0].text))
-
-    def _entry_kind(self, statement: str, word: str) -> str:
-        if statement != "def":
-            return "setting"
-        return "let" if word == "let" else "expression"
-
-
-_OPENERS = ("(", "[", "{")
-_CLOSERS = (")", "]", "}")
