@@ -84,6 +84,7 @@ _SENTENCES = {
     "E281": "A target has the capability the spec asks for.",
     "E282": "A target's hardware and software are present.",
     "E283": "Command-line values have the form the option documents.",
+    "E284": "A file that a command reads or writes besides specs can be read and written.",
 }
 
 RULES: dict[str, Rule] = {code: Rule(code, sentence) for code, sentence in _SENTENCES.items()}

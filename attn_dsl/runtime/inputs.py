@@ -19,6 +19,7 @@ from .dtypes import TORCH_DTYPES
 Value = int | float | Tensor
 _PAGE_SIZE = 16  # rows of a page nobody chose
 _SPARE_PAGES = 2  # pages of the pool that no sequence uses
+_OPERANDS = (Role.QUERY, Role.KEY, Role.VALUE, Role.POOL)
 _ROWS = ("seq_q", "seq_k", "total_q", "total_k")
 
 
@@ -39,26 +40,31 @@ def random_inputs(
     seed: int = 0,
     device: torch.device | str = "cpu",
     given: Mapping[str, Value] | None = None,
+    operands: bool = True,
 ) -> Inputs:
     """Valid inputs of `spec`, the same for the same seed.
 
     `extents`: axis name -> extent. Where q or k is packed or paged, `seq_q` or `seq_k` is the longest sequence (its
     slots, left padding included), and lengths vary; `total_q` or `total_k` may be given instead. Left-out axes:
     `batch` is 1, `kv_heads` is `heads`, `dim_v` is `dim`, pages have 16 rows, and the pool is as large as needed.
-    `given`: tensors and parameters that are not to be invented.
+    `given`: tensors and parameters that are not to be invented. Without `operands`, q, k, v and their pools are zeros
+    that take no memory: for callers that look at the mask alone.
 
     Floats are normally distributed. Int captures: along rows they are ids that never decrease (documents); per batch
-    entry they are lengths up to `seq_k`; otherwise 0 to 127. A parameter without a default gets a small value of its range.
+    entry they are lengths up to `seq_k`; otherwise 0 to 127. A parameter without a default gets a small value of its
+    range.
 
     Raises CallError: an axis that neither `extents` nor a given tensor decides (E271), or a name that the spec does
     not have (E270).
     """
-    return _Maker(spec, extents, seed, dict(given or {})).make(torch.device(device))
+    return _Maker(spec, extents, seed, dict(given or {}), operands).make(torch.device(device))
 
 
 class _Maker:
-    def __init__(self, spec: AttentionSpec, extents: Mapping[str, int], seed: int, given: dict[str, Value]) -> None:
-        self.spec, self.given = spec, given
+    def __init__(
+        self, spec: AttentionSpec, extents: Mapping[str, int], seed: int, given: dict[str, Value], operands: bool
+    ) -> None:
+        self.spec, self.given, self.operands = spec, given, operands
         self.random = torch.Generator().manual_seed(seed)
         self.notes: list[str] = []
         self.tensors: dict[str, Tensor] = {name: v for name, v in given.items() if isinstance(v, Tensor)}
@@ -185,6 +191,8 @@ class _Maker:
             extent = axis_extent(axis, self.extents)
             assert extent is not None
             shape.append(extent)
+        if not self.operands and tensor.role in _OPERANDS:
+            return torch.zeros((), dtype=TORCH_DTYPES[tensor.dtype]).expand(shape)
         if tensor.dtype is DType.BOOL:
             self.notes.append(f"{tensor.name}: true for three of four elements, at random")
             return torch.rand(shape, generator=self.random) < 0.75

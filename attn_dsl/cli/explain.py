@@ -1,0 +1,76 @@
+"""`attn-dsl explain`: what a spec means, what it costs, and what a kernel of it would have built in."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from . import explanation, files, values
+from .console import OK, Progress, print_json
+from .explanation import Section
+
+_EPILOG = """\
+examples:
+  attn-dsl explain window.attn --seq-q 4096 --seq-k 4096
+  attn-dsl explain window.attn --seq-q 1 --seq-k 131072 --heads 32 --kv-heads 8 --param tokens=1024
+  attn-dsl explain window.attn --seq-q 8192 --seq-k 8192 --tile-q 128 --tile-k 64 --format json
+
+Tensors the mask reads are generated unless --tensor gives them; the section on tiles says what was assumed."""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="say what a spec means and what it costs",
+        description="Prints a spec's formula, binding times, int widths, clamped reads, tiles, work, keys and targets.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("file", metavar="FILE", help="an .attn file with q, k and v, or - for standard input")
+    parser.add_argument("--seq-q", type=values.natural, required=True, metavar="N", help="query rows")
+    parser.add_argument("--seq-k", type=values.natural, required=True, metavar="N", help="keys")
+    for option, what in (
+        ("batch", "sequences"),
+        ("heads", "query heads"),
+        ("kv-heads", "K/V heads"),
+        ("dim", "elements of a head"),
+    ):
+        parser.add_argument(f"--{option}", type=values.positive, metavar="N", help=what)
+    parser.add_argument("--tile-q", type=values.positive, metavar="N", help="rows of a query tile (default 128)")
+    parser.add_argument("--tile-k", type=values.positive, metavar="N", help="keys of a key tile (default 128)")
+    values.add_shape(parser)
+    values.add_params(parser)
+    values.add_tensors(parser)
+    values.add_constants(parser)
+    values.add_seed(parser)
+    values.add_format(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Explains the spec of `options`; the exit code."""
+    checked = files.examine(options.file, values.constants(options.const))
+    spec = files.spec_of(options.file, checked)
+    params = values.params(spec, options.param)
+    sections = [
+        explanation.meaning(spec),
+        explanation.binding_times(spec, params),
+        explanation.integers(spec),
+        explanation.reads(checked.diagnostics),
+        explanation.keys(spec),
+        explanation.targets(spec),
+    ]
+    if options.format == "json":
+        facts: dict[str, object] = {"ok": True, "file": options.file, "name": spec.name}
+        for section in sections:
+            facts.update(section.facts)
+        print_json(facts)
+    else:
+        print("\n".join(_text(f"{spec.name} ({options.file})", sections)))
+    return OK
+
+
+def _text(title: str, sections: Iterable[Section]) -> list[str]:
+    lines = [title]
+    for section in sections:
+        lines += ["", section.title, *(f"  {line}".rstrip() for line in section.lines)]
+    return lines

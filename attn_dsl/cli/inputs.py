@@ -1,0 +1,113 @@
+"""The inputs of a command that evaluates a spec: what the options give, sizes nobody chose, the rest generated."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..diagnostics import Diagnostics, did_you_mean
+from ..expr import INT
+from ..runtime import Inputs, random_inputs
+from ..spec import AttentionSpec, Role
+from ..spec.shapes import axis_extent, depends_on, solve_extents
+from . import values
+from .console import UsageError
+from .tensor_files import load_tensors
+from .values import Number
+
+_OPERANDS = (Role.QUERY, Role.KEY, Role.VALUE, Role.POOL)
+_DRAWN = 4  # bytes of an element while it is drawn: f32
+_HEADS, _GROUP, _DIM = 8, 4, 64  # query heads, query heads per K/V head, elements: sizes nobody chose
+
+
+def make_inputs(
+    spec: AttentionSpec,
+    options: argparse.Namespace,
+    sizes: Mapping[str, int],
+    *,
+    device: str = "cpu",
+    operands: bool = True,
+) -> tuple[Inputs, list[str]]:
+    """Inputs as `--shape`, `--param`, `--tensor` and `--seed` ask, and sentences on what was converted or invented.
+
+    `sizes` are extents of the command's own options and defaults; `--shape` and given tensors override them.
+    Without `operands`, q, k and v are zeros that take no memory. Raises UsageError, FileError, CallError.
+    """
+    chosen = values.extents(options.shape)
+    _known_axes(spec, chosen)
+    tensors, converted = load_tensors(spec, options.tensor)
+    params = {name: _param(spec, name, value) for name, value in values.params(spec, options.param).items()}
+    settled = solve_extents(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, Diagnostics())
+    for name, extent in _extents(spec, {**settled, **chosen}, sizes).items():
+        chosen.setdefault(name, extent)
+    _fits_memory(spec, {**settled, **chosen}, set(tensors), operands)
+    inputs = random_inputs(
+        spec, chosen, seed=options.seed, device=device, given={**tensors, **params}, operands=operands
+    )
+    return inputs, [*converted, *inputs.notes]
+
+
+def _known_axes(spec: AttentionSpec, chosen: Mapping[str, int]) -> None:
+    axes = {name for tensor in spec.tensors for axis in tensor.axes for name in depends_on(axis)}
+    axes |= {"batch", "seq_q", "seq_k"}  # of packed and paged tensors
+    for name, extent in chosen.items():
+        if name not in axes:
+            raise UsageError.say(f"--shape {name}={extent}: no tensor has an axis '{name}'", did_you_mean(name, axes))
+
+
+def _fits_memory(spec: AttentionSpec, extents: Mapping[str, int], given: set[str], operands: bool) -> None:
+    """Refuses to generate more than this machine's memory, instead of being ended by its system half-way."""
+    needed = 0
+    for tensor in spec.tensors:
+        if tensor.name in given or (tensor.role in _OPERANDS and not operands):
+            continue
+        sizes = [axis_extent(axis, extents) for axis in tensor.axes]
+        needed += _DRAWN * math.prod(size for size in sizes if size is not None)
+    present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > present:
+        raise UsageError.say(
+            f"generating these tensors takes {needed / 2**30:,.1f} GiB, this machine has {present / 2**30:,.1f} GiB",
+            "smaller extents need less",
+        )
+
+
+def _param(spec: AttentionSpec, name: str, value: Number | list[Number]) -> Number | Tensor:
+    if not isinstance(value, list):
+        return value
+    return torch.tensor(value, dtype=torch.int32 if spec.param(name).type is INT else torch.float32)
+
+
+def _extents(spec: AttentionSpec, settled: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Extents for the axes that nothing settles yet."""
+    found = {name: extent for name, extent in sizes.items() if name not in settled}
+    for side in ("q", "k"):
+        if f"total_{side}" in settled:
+            found.pop(f"seq_{side}", None)
+    for name, extent in _cuts(spec).items():
+        if name not in settled:
+            found[name] = max(extent, found.get(name, 0))
+    known = {**found, **settled}
+    if "heads" not in known:
+        known["heads"] = found["heads"] = _GROUP * known["kv_heads"] if "kv_heads" in known else _HEADS
+    if "kv_heads" not in known and spec.kv_heads_axis == "kv_heads":
+        found["kv_heads"] = known["heads"] // _GROUP if known["heads"] % _GROUP == 0 else 1
+    if "dim" not in known:
+        found["dim"] = _DIM
+    return {name: extent for name, extent in found.items() if name not in settled}
+
+
+def _cuts(spec: AttentionSpec) -> dict[str, int]:
+    """Axis name -> elements that the views need of it."""
+    needed: dict[str, int] = {}
+    for view in spec.views:
+        for axis, part in zip(spec.tensor(view.base).axes, view.slices, strict=True):
+            if axis.name is not None and part.kind == "range":
+                needed[axis.name] = max(needed.get(axis.name, 0), part.stop)
+            elif axis.name is not None and part.kind == "select":
+                needed[axis.name] = max(needed.get(axis.name, 0), part.start + 1)
+    return needed
