@@ -82,11 +82,11 @@ ROOMS = (
     ),
     room(
         "runtime",
-        may="diagnostics expr kernels lowering spec",
+        may="diagnostics expr kernels lowering reference spec",
         external="cuda cutlass torch tvm_ffi",
-        why="compiles, caches and launches what the other rooms decided",
+        why="compiles, caches and launches what the other rooms decided; the reference is one of its targets",
     ),
-    room("cli", may="*", external="PIL torch", why="a user of the whole package"),
+    room("cli", may="*", external="PIL numpy torch", why="a user of the whole package; numpy reads .npy files"),
     room("", may="*", external="torch", why="the facade puts the rooms together"),
 )
 ROOM_NAMES = {each.name for each in ROOMS}
