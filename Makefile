@@ -16,7 +16,7 @@ PROJECT_FILES := pyproject.toml setup.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint typecheck clean
+.PHONY: help demo test slow lint typecheck pictures clean
 
 help:
 	@echo 'make demo   run a real embedding model with its attention compiled from a spec'
@@ -44,6 +44,10 @@ typecheck: $(VENV)/.test-installed
 	@ln -sfn ../../../lowering build/mypy_path/attn_dsl/lowering
 	@ln -sfn ../../../kernels build/mypy_path/attn_dsl/kernels
 	$(BIN)/mypy
+
+# After a spec of examples/ was changed or added: its picture and its line in examples/README.md.
+pictures: $(VENV)/.test-installed
+	$(BIN)/python examples/draw_gallery.py
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

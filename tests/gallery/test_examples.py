@@ -1,4 +1,4 @@
-"""Every spec of examples/ means its formula: compared in float64 with a dense computation that shares nothing with it."""
+"""Every spec of examples/ means its formula: compared in float64 with a dense computation of the tests' own."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _around(offset: int, size: int) -> Mod:
     return lambda b, h, q_idx, kv_idx: (q_idx + offset - kv_idx).abs() <= size
 
 
-def llama_causal(case: Case, offset: int) -> Flex:
+def llama_causal(_: Case, offset: int) -> Flex:
     return Flex(_causal(offset))
 
 
@@ -103,7 +103,7 @@ def t5_decoder(case: Case, offset: int) -> Flex:
     )
 
 
-def alphafold_pair_bias(case: Case, offset: int) -> Flex:
+def alphafold_pair_bias(case: Case, _: int) -> Flex:
     pair, length = case.tensors["pair"].double(), case.tensors["length"]
     case.tensors["k"].nan_to_num_(nan=0.0)  # FlexAttention lets what it masks into the sum
     case.tensors["v"].nan_to_num_(posinf=0.0)
@@ -113,10 +113,10 @@ def alphafold_pair_bias(case: Case, offset: int) -> Flex:
     )
 
 
-def bd3lm_training(case: Case, offset: int) -> Flex:
+def bd3lm_training(case: Case, _: int) -> Flex:
     half, block = case.tensors["k"].shape[1] // 2, case.params["block"]
 
-    def mask(b, h, q_idx, kv_idx):
+    def mask(_b, _h, q_idx, kv_idx):
         clean_q, clean_k = q_idx >= half, kv_idx >= half
         block_q = torch.where(clean_q, q_idx - half, q_idx) // block
         block_k = torch.where(clean_k, kv_idx - half, kv_idx) // block

@@ -47,14 +47,14 @@ def assert_means(text: str, x: Problem, visible: Tensor | bool, scores: Tensor |
 
 
 DISTANCE_MASKS = {  # call, module, and the same thing as a set of q_pos - kv_idx
-    "causal": ("causal", range(0, 100)),
-    "window(tokens = 6)": ("window", range(0, 6)),
-    "window(tokens = unbounded)": ("window", range(0, 100)),
-    "lookback(keys = 6)": ("window", range(0, 7)),
-    "lookback(keys = 0)": ("window", range(0, 1)),
+    "causal": ("causal", range(100)),
+    "window(tokens = 6)": ("window", range(6)),
+    "window(tokens = unbounded)": ("window", range(100)),
+    "lookback(keys = 6)": ("window", range(7)),
+    "lookback(keys = 0)": ("window", range(1)),
     "around(keys = 3)": ("window", range(-3, 4)),
     "band(keys_before = 5, keys_after = 2)": ("window", range(-2, 6)),
-    "band(keys_before = unbounded, keys_after = 0)": ("window", range(0, 100)),
+    "band(keys_before = unbounded, keys_after = 0)": ("window", range(100)),
     "every(nth = 5)": ("dilated", range(-100, 100, 5)),
     "strided(stride = 5)": ("strided", {*range(5), *range(0, 100, 5)}),
 }
@@ -69,8 +69,14 @@ def test_masks_by_distance(call, seq_q, seq_k):
     assert_means(f"from std.{module} import {call.split('(')[0]}\nmask = {call}", x, seen)
 
 
+def _nearest(p: int, count: int, extent: int) -> range:
+    """The `count` places nearest to p."""
+    first = min(max(p - count // 2, 0), extent - count)
+    return range(first, first + count)
+
+
 POSITION_MASKS = {  # the same thing for one position and key, said with lists
-    "same_chunk(tokens = 8)": ("chunked", lambda p, j: [t for t in range(0, 40, 8) if t <= min(p, j) and max(p, j) < t + 8]),
+    "same_chunk(tokens = 8)": ("chunked", lambda p, j: j in range(p - p % 8, p - p % 8 + 8)),
     "chunk_causal(tokens = 8)": ("chunked", lambda p, j: j < (p - p % 8) + 8),
     "chunk_window(tokens = 8, chunks = 2)": ("chunked", lambda p, j: p - p % 8 - 8 <= j < p - p % 8 + 8),
     "fixed(block = 8, summary = 2)": ("strided", lambda p, j: j <= p and (j >= p - p % 8 or j % 8 in (6, 7))),
@@ -78,7 +84,7 @@ POSITION_MASKS = {  # the same thing for one position and key, said with lists
     "sink_tokens(first = 3)": ("sink_tokens", lambda p, j: j in (0, 1, 2)),
     "not_padding(length = 30)": ("padding", lambda p, j: j in range(30)),
     "not_left_padding(slots = 5)": ("padding", lambda p, j: j not in range(5)),
-    "neighbourhood(kernel = 7)": ("natten", lambda p, j: j in range(min(max(p - 3, 0), 30), min(max(p - 3, 0), 30) + 7)),
+    "neighbourhood(kernel = 7)": ("natten", lambda p, j: j in _nearest(p, 7, 37)),
 }
 
 
@@ -107,19 +113,16 @@ def test_t5_buckets_are_those_of_transformers(buckets, farthest, bidirectional):
 
     function = "t5_bucket" if bidirectional else "t5_bucket_causal"
     call = f"{function}(buckets = {buckets}, farthest = {farthest})"
-    # a score of ln(bucket + 1), a scale of 0 and one key per call make the LSE say the bucket
-    spec = attn_dsl.parse(
-        f"from std.t5 import {function}\nscale = 0.0\nscore = log(1.0 + {call})\nparam at: int\nmask = kv_idx == at" + HEADER
-    )
-    zeros = torch.zeros(1, 4097, 1, 1)
-    tensors = {"q": zeros, "k": zeros, "v": zeros}
-    for at, distances in ((0, -torch.arange(4097)), (4096, 4096 - torch.arange(4097))):
-        _, lse = attention(spec, tensors, {"at": at}, precision="float64")
-        found = (lse.exp() - 1.0).round().long().flatten()
+    # with a score of ln(1 + bucket), a scale of 0 and one key, the LSE of a row says its bucket
+    lines = f"from std.t5 import {function}", "scale = 0.0", f"score = log(1.0 + {call})"
+    spec = attn_dsl.parse("\n".join((*lines, "param first: int", "align offset(first)", HEADER)))
+    tensors = {"q": torch.zeros(1, 4097, 1, 1), "k": torch.zeros(1, 1, 1, 1), "v": torch.zeros(1, 1, 1, 1)}
+    for first in (0, -4096):  # the key is behind the queries, then ahead of them
+        _, lse = attention(spec, tensors, {"first": first}, precision="float64")
         expected = T5Attention._relative_position_bucket(
-            distances, bidirectional=bidirectional, num_buckets=buckets, max_distance=farthest
+            -torch.arange(first, first + 4097), bidirectional=bidirectional, num_buckets=buckets, max_distance=farthest
         )
-        assert torch.equal(found, expected)
+        assert torch.equal((lse.exp() - 1.0).round().long().flatten(), expected)
 
 
 def test_relative_tables():
@@ -132,7 +135,8 @@ def test_relative_tables():
 
     table = x.normal(6, 11)
     bias = torch.stack([row[(x.j - x.p).clamp(-5, 5)[0, 0] + 5] for row in table.double()])
-    text = "from std.relative import relative_clipped\ntable: f32[heads, 11]\nscore = score + relative_clipped(table, 5)"
+    score = "score + relative_clipped(table, reach = 5)"
+    text = f"from std.relative import relative_clipped\ntable: f32[heads, 11]\nscore = {score}"
     assert_means(text, x, True, x.scores() + bias, table=table)
 
 

@@ -27,7 +27,7 @@ Attend = Callable[..., Tensor]
 
 
 def run(name: str, q: Tensor, k: Tensor, v: Tensor, inputs: dict[str, Any], **constants: int) -> Tensor:
-    """The spec `name` in float32 on q, k, v [batch, seq, heads, dim]; tensors among `inputs` that it declares are captures."""
+    """The spec `name` in float32 on q, k, v [batch, seq, heads, dim]; `inputs` are its captures and parameters."""
     spec = attn_dsl.load(EXAMPLES / f"{name}.attn", **constants)
     captures = {t.name: inputs[t.name] for t in spec.tensors if t.name in inputs}
     params = {p.name: inputs[p.name] for p in spec.params if p.name in inputs}
@@ -190,7 +190,7 @@ def test_t5():
         True: model.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight,
     }
 
-    def choose(module: nn.Module, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def choose(module: nn.Module, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if module.has_relative_attention_bias:
             return ("t5_decoder" if module.is_decoder else "t5_encoder"), {"bias": tables[module.is_decoder]}
         return "t5_encoder", {"bias": torch.zeros(32, 3)}  # cross attention has no positions

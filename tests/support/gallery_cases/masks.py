@@ -11,7 +11,7 @@ from .problem import Case, Problem, case
 
 
 def pairwise(problem: Problem, sees) -> Tensor:
-    """A mask [1, 1, seq_q, seq_k] from `sees(position, key)` on Python integers, for formulas best said one pair at a time."""
+    """A mask [1, 1, seq_q, seq_k] from `sees(position, key)` on Python integers: one pair at a time."""
     positions = range(problem.seq_k - problem.seq_q, problem.seq_k)
     return torch.tensor([[bool(sees(p, j)) for j in range(problem.seq_k)] for p in positions])[None, None]
 
@@ -106,9 +106,7 @@ def longformer_dilated() -> Case:
     x = Problem("longformer_dilated", seq_q=37, heads=4)
     dilation = (1, 2, 3, 7)
     heads = [pairwise(x, lambda p, j, d=d: j in range(p % d, 37, d) and abs(p - j) <= 12)[0] for d in dilation]
-    return x.case(
-        torch.cat(heads)[None], reach=12, param_dilation=torch.tensor(dilation, dtype=torch.int32)
-    )
+    return x.case(torch.cat(heads)[None], reach=12, param_dilation=torch.tensor(dilation, dtype=torch.int32))
 
 
 @case

@@ -1,4 +1,4 @@
-"""Attention written out in full: the oracle of the gallery. It shares no code with the package and no expression with a spec."""
+"""Attention written out in full: the oracle of the gallery. It shares no code with the package."""
 
 from __future__ import annotations
 
