@@ -90,7 +90,8 @@ class _Solver:
                 continue
             expected = axis_extent(axis, self.extents)
             if expected is not None and expected != extent:
-                self._problems.error("E271", f"axis {place} of {tensor.name} is {extent}, expected {axis} = {expected}")
+                formula = "" if axis.extent.is_const else f"{axis} = "
+                self._problems.error("E271", f"axis {place} of {tensor.name} is {extent}, expected {formula}{expected}")
 
 
 def _cut(view: View, base: Tensor, shapes: Mapping[str, Shape], problems: Diagnostics) -> Shape | None:
