@@ -112,11 +112,11 @@ def longformer_dilated() -> Case:
 @case
 def bigbird() -> Case:
     x = Problem("bigbird", seq_q=37)
-    table = x.coins(0.3, 6, 10, 10)
-    blocks = table | torch.ones(10, 10).tril(1).triu(-1).bool()
-    blocks[:, [0, 9], :] = blocks[:, :, [0, 9]] = True
-    seen = blocks.repeat_interleave(4, dim=1).repeat_interleave(4, dim=2)[None, :, :37, :37]
-    return x.case(seen, random_blocks=table, block=4)
+    table = x.coins(0.3, 6, 19, 19)
+    blocks = table | torch.ones(19, 19).tril(1).triu(-1).bool()
+    blocks[:, [0, 18], :] = blocks[:, :, [0, 18]] = True
+    seen = blocks.repeat_interleave(2, dim=1).repeat_interleave(2, dim=2)[None, :, :37, :37]
+    return x.case(seen, random_blocks=table, block=2)
 
 
 @case
@@ -156,12 +156,12 @@ def natten_2d() -> Case:
 
 @case
 def sliding_tile() -> Case:
-    tiles, tile, prompt = (3, 5, 4), 2, 7  # time, rows and columns in tiles; tokens of a tile; tokens of the prompt
-    video = tile * 3 * 5 * 4
+    tiles, tile, prompt = (5, 3, 4), 2, 7  # time, rows and columns in tiles; tokens of a tile; tokens of the prompt
+    video = tile * 5 * 3 * 4
     x = Problem("sliding_tile", seq_q=video + prompt, seq_k=video + prompt, heads=1, batch=1)
 
     def places(number: int) -> tuple[int, ...]:
-        return number // 20, number // 4 % 5, number % 4
+        return number // 12, number // 4 % 3, number % 4
 
     def sees(p: int, j: int) -> bool:
         if p >= video or j >= video:
@@ -169,7 +169,7 @@ def sliding_tile() -> Case:
         starts = [min(max(at - 1, 0), extent - 3) for at, extent in zip(places(p // tile), tiles, strict=True)]
         return all(first <= at < first + 3 for first, at in zip(starts, places(j // tile), strict=True))
 
-    sizes = {"tiles_t": 3, "tiles_h": 5, "tiles_w": 4, "kernel": 3}
+    sizes = {"tiles_t": 5, "tiles_h": 3, "tiles_w": 4, "kernel": 3}
     return x.case(pairwise(x, sees), constants={"tile_tokens": tile}, **sizes)
 
 
@@ -204,7 +204,7 @@ def bd3lm_training() -> Case:
 @case
 def eagle_tree() -> Case:
     x = Problem("eagle_tree", kv_heads=2, seq_q=9, seq_k=37)
-    parents = ((-1, 0, 0, 1, 1, 2, 3, 3, 6), (-1, 0, 1, 2, 3, 4, 5, 6, 7))  # of each drafted node, by batch
+    parents = ((-1, 0, 0, 1, 1, -1, 3, 5, 6), (-1, 0, 1, 2, 3, 4, 5, 6, 7))  # of each drafted node, by batch
     ancestor = torch.zeros(2, 9, 9, dtype=torch.bool)
     for b, parent in enumerate(parents):
         for node in range(9):
