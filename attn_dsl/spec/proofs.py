@@ -64,8 +64,8 @@ class Ranges:
                     low_f, float("inf") if param.high is None else float(param.high), param.low is None
                 )
             return FloatInterval(float(param.low or 0.0), float(param.high or 0.0), False)
-        dtype = self._dtypes[name]
-        return IntInterval(*_ELEMENTS[dtype]) if dtype in _ELEMENTS else anything(node.type)
+        elements = _ELEMENTS.get(self._dtypes.get(name, DType.F32))  # a function's own tensor has no dtype yet
+        return anything(node.type) if elements is None else IntInterval(*elements)
 
     def _variable(self, name: str) -> Interval:
         if name == "score":

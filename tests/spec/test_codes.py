@@ -131,6 +131,12 @@ def test_hints_name_what_was_meant(check):
     assert "max(x, 1)" in (check("mask = kv_idx % seq_q == 0").errors[0].hint or "")
 
 
+def test_a_function_that_reads_at_a_read_is_checked_by_itself(codes):
+    function = "def f(a: int[_], c: int[_]) -> bool = a[c[kv_idx]] == 1"
+    assert codes(function) == []
+    assert codes(f"{function}\nt: i32[n]\nmask = f(t, missing)") == ["E220"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
