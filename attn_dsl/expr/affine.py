@@ -45,6 +45,14 @@ def proves_inside(
     return prover.proves(low) and prover.proves(high.minus(low).plus(-1))
 
 
+def proves_nonnegative(value: Expr, intervals: Mapping[Expr, Interval], bounds: Callable[[Expr], Bounds]) -> bool:
+    """True if `value >= 0` for all values of the leaves; arguments as for `proves_inside`."""
+    if sum(1 for _ in children_first([value])) > MAX_NODES:
+        return False
+    prover = _Prover(intervals, bounds)
+    return prover.proves(prover.linear(value))
+
+
 @dataclass(frozen=True)
 class _Form:
     terms: Mapping[Expr, int]
@@ -112,7 +120,7 @@ class _Prover:
         self._steps += 1
         if self._steps > MAX_STEPS or len(form.terms) > MAX_TERMS:
             return False
-        atom = max(form.terms, key=lambda candidate: (self._rank(candidate), candidate.digest))
+        atom = max(form.terms, key=lambda a: (_splits(a, form.terms[a]), self._rank(a), a.digest))
         return any(
             all(self.proves(claim) for claim in claims)
             for claims in self._eliminations(form.without(atom), atom, form.terms[atom])
@@ -164,6 +172,11 @@ class _Prover:
             yield [rest] if k > 0 else [rest.add(operands[1].plus(-1).times(k))]
             if k < 0:
                 yield [operands[0], rest.add(operands[0].times(k))]
+        elif atom.op == "mul":
+            # x * y is at least y if x is at least 1 and y at least 0
+            for x, y in (operands, operands[::-1]):
+                if k > 0:
+                    yield [x.plus(-1), y, rest.add(y.times(k))]
         elif atom.op == "bitand":
             for mask in operands:
                 if not mask.terms and mask.constant >= 0:
@@ -187,3 +200,8 @@ class _Prover:
             yield [rest.times(c).add(x.times(k)).plus(shift)]
         # by a positive divisor, an x that is not negative comes no nearer to zero than zero, and no farther than x
         yield [x, rest if k > 0 else rest.add(x.times(k))]
+
+
+def _splits(atom: Expr, k: int) -> bool:
+    """Whether an atom is best replaced before others: by cases, in each of which the others may choose anew."""
+    return atom.op == "select" or (atom.op == "min" and k > 0) or (atom.op in ("max", "abs") and k < 0)

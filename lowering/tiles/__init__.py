@@ -5,6 +5,7 @@ from attn_dsl.lowering.tiles.binding import Binding
 from attn_dsl.lowering.tiles.columns import Bound, ColumnForm, Columns, Piece
 from attn_dsl.lowering.tiles.direction import Direction
 from attn_dsl.lowering.tiles.grid import Segment, TileCounts, TileGrid
+from attn_dsl.lowering.tiles.report import TableStep
 
 __all__ = [
     "MAX_BOXES",
@@ -15,6 +16,7 @@ __all__ = [
     "Direction",
     "Piece",
     "Segment",
+    "TableStep",
     "TileAnalysis",
     "TileCounts",
     "TileGrid",

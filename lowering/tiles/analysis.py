@@ -13,6 +13,7 @@ from attn_dsl.lowering.tiles.columns import Columns, Piece, columns_of
 from attn_dsl.lowering.tiles.dependence import Dependence, position_shift
 from attn_dsl.lowering.tiles.grid import TileGrid
 from attn_dsl.lowering.tiles.ranges import RangeFinder, TileRanges
+from attn_dsl.lowering.tiles.report import TableStep, describe, table_steps
 from attn_dsl.lowering.tiles.tables import BLOCK
 from torch import Tensor
 
@@ -37,6 +38,11 @@ class TileAnalysis:
     def is_ranges(self) -> bool:
         """Whether each row sees a union of column ranges and nothing else decides."""
         return self.columns.seen.is_ranges and self.columns.hidden.is_ranges
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is proved that no empty tile is visited and no full tile called partial, in any call."""
+        return self.columns.seen.is_exact and self.columns.hidden.is_exact
 
     @cached_property
     def varies(self) -> frozenset[str]:
@@ -86,9 +92,11 @@ class TileAnalysis:
         leaves = Leaves(self.spec, self.dependence, binding)
         cells = cells_of(binding, Tiling(1, 1), self.varies)
         total = 0
-        for part in torch.arange(cells.shape[2], device=binding.device).split(BLOCK // 8):
+        rows = BLOCK // 8
+        for first in range(0, cells.shape[2], rows):
+            batch, row = cells.batch[first : first + rows], cells.tile[first : first + rows]
             for head in cells.head.flatten():
-                index = self._row_index(binding, cells.batch[part], head, cells.tile[part])
+                index = self._row_index(binding, batch, head, row)
                 low, high = self._row_ranges(leaves, index)
                 total += int(TileRanges(low.T, torch.maximum(low, high).T).length().sum())
         return total * cells.same_batch * cells.same_heads
@@ -109,9 +117,12 @@ class TileAnalysis:
         )
         return low, high
 
-    def __str__(self) -> str:
-        from attn_dsl.lowering.tiles.report import describe
+    @cached_property
+    def tables(self) -> tuple[TableStep, ...]:
+        """The captures that `evaluate` reads."""
+        return tuple(table_steps(self))
 
+    def __str__(self) -> str:
         return describe(self)
 
 

@@ -97,8 +97,9 @@ class BoxTester:
                 )
                 cell, key = inside.nonzero(as_tuple=True)
                 members = self._cells.shape[1]
-                for few in torch.arange(len(cell), device=cell.device).split(max(1, BLOCK // (COST * members))):
-                    c, k = cell[few], key[few]
+                few = max(1, BLOCK // (COST * members))
+                for first in range(0, len(cell), few):
+                    c, k = cell[first : first + few], key[first : first + few]
                     yield torch.full_like(c, row), c + start, k, outside[c, k]
 
     def _block(self, row: Tensor, cell: Tensor, key: Tensor, covered: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -151,7 +152,9 @@ class BoxTester:
         table = self._leaves.binding.values[str(node.attr)]
         moving = [axis for axis, index in enumerate(node.args) if self._dependence.on(index, ROW, COLUMN)]
         if table.numel() == 0 or len(moving) > 2:
-            return self._leaves.whole(node)
+            whole = self._leaves.whole(node)
+            assert isinstance(whole, Truth)
+            return whole
         if node not in self._counts:
             sums = table.to(torch.int32)
             for axis in moving:

@@ -14,6 +14,7 @@ from attn_dsl.lowering.tiles.clauses import MAX_CLAUSES, Clause, Clauses, TooMan
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence, substitute
 from attn_dsl.lowering.tiles.direction import Direction, direction_of
 from attn_dsl.lowering.tiles.polynomial import normal
+from attn_dsl.lowering.tiles.solid import is_solid
 from attn_dsl.lowering.tiles.solver import Solver
 
 from attn_dsl.expr import BOOL, Expr, ExprBuilder, children_first
@@ -46,6 +47,7 @@ class Piece:
     guard: tuple[Expr, ...]  # bools of the row
     leftover: tuple[Expr, ...]  # bools of row and column: true for some columns of the range only
     widths: tuple[Expr, ...]  # high - low where it is the same for every row: a range is empty if one is not positive
+    is_solid: bool  # proved: between the smallest low and the largest high of neighbouring rows there is no gap
 
     @property
     def is_range(self) -> bool:
@@ -62,6 +64,11 @@ class ColumnForm:
     @property
     def is_ranges(self) -> bool:
         return all(piece.is_range for piece in self.pieces)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the tiles that the pieces touch are proved to be the tiles that the mask touches."""
+        return all(piece.is_range and piece.is_solid for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,10 @@ def _piece(clause: Clause, solver: Solver) -> Piece | None:
         if Direction.FIXED not in (low.direction, high.direction)
     ]
     fixed = tuple(width for width in widths if not solver.dependence.on(width, ROW))
-    return Piece(low_bounds, high_bounds, row_low, row_high, clause.guard, clause.leftover, fixed)
+    solid = not any(solver.dependence.on(guard, ROW) for guard in clause.guard) and is_solid(
+        solver, *([(bound.expr, bound.direction) for bound in bounds] for bounds in (low_bounds, high_bounds))
+    )
+    return Piece(low_bounds, high_bounds, row_low, row_high, clause.guard, clause.leftover, fixed, solid)
 
 
 def _bounds(expressions: tuple[Expr, ...], solver: Solver) -> tuple[Bound, ...]:
@@ -178,7 +188,7 @@ def _tightest(bounds: tuple[Expr, ...], solver: Solver, sign: int) -> tuple[Expr
 def _wins(solver: Solver, x: Expr, y: Expr, sign: int) -> bool:
     """Whether x is proved to be at least y (`sign` 1) or at most y (`sign` -1)."""
     difference = _range(solver, x, y)
-    return difference.lo >= 0 if sign > 0 else difference.hi <= 0
+    return bool(difference.lo >= 0 if sign > 0 else difference.hi <= 0)
 
 
 def _difference(solver: Solver, x: Expr, y: Expr) -> Expr:

@@ -26,7 +26,7 @@ class Solver:
         self.build = build
         self.dependence = dependence
         self._ranges = ranges
-        self._shift = shift
+        self.shift = shift
         self._solved: dict[tuple[Expr, bool], Clauses] = {}
 
     def intervals(self, *roots: Expr) -> Mapping[Expr, Interval]:
@@ -119,7 +119,7 @@ class Solver:
         return self._unsolved_between(node, low, high) if solved is None else solved
 
     def _between_var(self, node: Expr, low: Expr | None, high: Expr | None, target: str) -> Clauses | None:
-        shift = self._shift if node.attr == "q_pos" else self.build.const(0)
+        shift = self.shift if node.attr == "q_pos" else self.build.const(0)
         first = None if low is None else normal(self.build, self.build.op("sub", low, shift))
         after = None
         if high is not None:
@@ -246,6 +246,7 @@ class Solver:
 
     def _unsolved_between(self, node: Expr, low: Expr | None, high: Expr | None) -> Clauses:
         b = self.build
+        low, high = (None if bound is None else normal(b, bound) for bound in (low, high))
         if low is not None and low == high:
             return self._left(b.op("eq", node, low), True)
         parts = [] if low is None else [self._left(b.op("le", low, node), True)]

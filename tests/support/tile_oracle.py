@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from attn_dsl.lowering.tiles import Binding, TileGrid
 from torch import Tensor
 
 from attn_dsl.expr import Expr, evaluate
 from attn_dsl.expr.torch_values import TorchAlgebra
-from attn_dsl.lowering.tiles import Binding, TileGrid
 from attn_dsl.spec.model import AlignKind, AttentionSpec
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
@@ -36,7 +36,11 @@ def dense_mask(spec: AttentionSpec, call: Binding, batch: int) -> Tensor:
         value = call.values[name]
         if node.op == "param":
             per = spec.param(name).per
-            value = value if value.dim() == 0 or per is None else value[index[{"heads": "h", "kv_heads": "kv_h"}.get(per, "b")]]
+            value = (
+                value
+                if value.dim() == 0 or per is None
+                else value[index[{"heads": "h", "kv_heads": "kv_h"}.get(per, "b")]]
+            )
         elif value.numel() == 0:
             value = torch.zeros((), dtype=value.dtype)
         else:
@@ -58,7 +62,9 @@ def tile_classes(mask: Tensor, rows: int, keys: int, group: int | None) -> Tenso
     """Classes [tiled heads, query tiles, key tiles] of a dense mask; `group` heads share tiles if it is given."""
     heads, seq_q, seq_k = mask.shape
     if group is not None:  # row r of a K/V head is query row r // group of head r % group
-        mask = mask.view(heads // group, group, seq_q, seq_k).transpose(1, 2).reshape(heads // group, seq_q * group, seq_k)
+        mask = (
+            mask.view(heads // group, group, seq_q, seq_k).transpose(1, 2).reshape(heads // group, seq_q * group, seq_k)
+        )
     found = torch.zeros(mask.shape[0], -(-mask.shape[1] // rows), -(-seq_k // keys), dtype=torch.int64)
     for i in range(found.shape[1]):
         for j in range(found.shape[2]):
