@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from ..spec import AttentionSpec
 from . import explanation, files, values
 from .console import OK, Progress, print_json
 from .explanation import Section
+
+if TYPE_CHECKING:
+    from ..runtime import Inputs
 
 _EPILOG = """\
 examples:
@@ -37,6 +42,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         parser.add_argument(f"--{option}", type=values.positive, metavar="N", help=what)
     parser.add_argument("--tile-q", type=values.positive, metavar="N", help="rows of a query tile (default 128)")
     parser.add_argument("--tile-k", type=values.positive, metavar="N", help="keys of a key tile (default 128)")
+    parser.add_argument("--pack", choices=("on", "off"), help="put the query heads of a K/V head into one tile or not")
     values.add_shape(parser)
     values.add_params(parser)
     values.add_tensors(parser)
@@ -50,12 +56,18 @@ def execute(options: argparse.Namespace) -> int:
     """Explains the spec of `options`; the exit code."""
     checked = files.examine(options.file, values.constants(options.const))
     spec = files.spec_of(options.file, checked)
-    params = values.params(spec, options.param)
+    from .tile_report import cost, tiles, work  # these import torch, so only once the spec is sound
+
+    with Progress("analysing tiles"):
+        inputs, notes = inputs_of(spec, options)
+        found = cost(spec, inputs, notes, options.tile_q, options.tile_k, options.pack)
     sections = [
         explanation.meaning(spec),
-        explanation.binding_times(spec, params),
+        explanation.binding_times(spec, inputs.params),
         explanation.integers(spec),
         explanation.reads(checked.diagnostics),
+        tiles(found),
+        work(found),
         explanation.keys(spec),
         explanation.targets(spec),
     ]
@@ -67,6 +79,14 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print("\n".join(_text(f"{spec.name} ({options.file})", sections)))
     return OK
+
+
+def inputs_of(spec: AttentionSpec, options: argparse.Namespace) -> tuple[Inputs, list[str]]:
+    """The call that is explained: sizes of the options, contents only of what the mask reads."""
+    from .inputs import make_inputs
+
+    asked = {name: getattr(options, name) for name in ("batch", "seq_q", "seq_k", "heads", "kv_heads", "dim")}
+    return make_inputs(spec, options, asked=asked, defaults={}, operands=False)
 
 
 def _text(title: str, sections: Iterable[Section]) -> list[str]:

@@ -28,23 +28,23 @@ _HEADS, _GROUP, _DIM = 8, 4, 64  # query heads, query heads per K/V head, elemen
 def make_inputs(
     spec: AttentionSpec,
     options: argparse.Namespace,
-    sizes: Mapping[str, int],
     *,
+    asked: Mapping[str, int | None],
+    defaults: Mapping[str, int],
     device: str = "cpu",
     operands: bool = True,
 ) -> tuple[Inputs, list[str]]:
     """Inputs as `--shape`, `--param`, `--tensor` and `--seed` ask, and sentences on what was converted or invented.
 
-    `sizes` are extents of the command's own options and defaults; `--shape` and given tensors override them.
-    Without `operands`, q, k and v are zeros that take no memory. Raises UsageError, FileError, CallError.
+    `asked`: extents from the command's own options, None where an option is not given. `defaults`: extents for axes
+    that nothing else decides. Without `operands`, q, k and v are zeros that take no memory.
+    Raises UsageError, FileError, CallError.
     """
-    chosen = values.extents(options.shape)
-    _known_axes(spec, chosen)
+    chosen = _chosen(spec, values.extents(options.shape), asked)
     tensors, converted = load_tensors(spec, options.tensor)
     params = {name: _param(spec, name, value) for name, value in values.params(spec, options.param).items()}
     settled = solve_extents(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, Diagnostics())
-    for name, extent in _extents(spec, {**settled, **chosen}, sizes).items():
-        chosen.setdefault(name, extent)
+    chosen |= _unsettled(spec, {**settled, **chosen}, defaults)
     _fits_memory(spec, {**settled, **chosen}, set(tensors), operands)
     inputs = random_inputs(
         spec, chosen, seed=options.seed, device=device, given={**tensors, **params}, operands=operands
@@ -52,12 +52,20 @@ def make_inputs(
     return inputs, [*converted, *inputs.notes]
 
 
-def _known_axes(spec: AttentionSpec, chosen: Mapping[str, int]) -> None:
+def _chosen(spec: AttentionSpec, shape: dict[str, int], asked: Mapping[str, int | None]) -> dict[str, int]:
+    """The extents of `--shape` and of single options, which must name axes and not contradict each other."""
     axes = {name for tensor in spec.tensors for axis in tensor.axes for name in depends_on(axis)}
     axes |= {"batch", "seq_q", "seq_k"}  # of packed and paged tensors
-    for name, extent in chosen.items():
+    single = {name: extent for name, extent in asked.items() if extent is not None}
+    options = {f"--shape {name}={extent}": name for name, extent in shape.items()}
+    options |= {f"--{name.replace('_', '-')} {extent}": name for name, extent in single.items()}
+    for option, name in options.items():
         if name not in axes:
-            raise UsageError.say(f"--shape {name}={extent}: no tensor has an axis '{name}'", did_you_mean(name, axes))
+            raise UsageError.say(f"{option}: no tensor has an axis '{name}'", did_you_mean(name, axes))
+    for name, extent in single.items():
+        if shape.get(name, extent) != extent:
+            raise UsageError.say(f"--{name.replace('_', '-')} {extent} contradicts --shape {name}={shape[name]}")
+    return {**shape, **single}
 
 
 def _fits_memory(spec: AttentionSpec, extents: Mapping[str, int], given: set[str], operands: bool) -> None:
@@ -82,9 +90,12 @@ def _param(spec: AttentionSpec, name: str, value: Number | list[Number]) -> Numb
     return torch.tensor(value, dtype=torch.int32 if spec.param(name).type is INT else torch.float32)
 
 
-def _extents(spec: AttentionSpec, settled: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Extents for the axes that nothing settles yet."""
-    found = {name: extent for name, extent in sizes.items() if name not in settled}
+def _unsettled(spec: AttentionSpec, settled: Mapping[str, int], defaults: Mapping[str, int]) -> dict[str, int]:
+    """Extents for the axes that nothing settles."""
+    found = {name: extent for name, extent in defaults.items() if name not in settled}
+    for side, other in (("seq_q", "seq_k"), ("seq_k", "seq_q")):
+        if side in found and other in settled:
+            found[side] = settled[other]
     for side in ("q", "k"):
         if f"total_{side}" in settled:
             found.pop(f"seq_{side}", None)
@@ -98,7 +109,7 @@ def _extents(spec: AttentionSpec, settled: Mapping[str, int], sizes: Mapping[str
         found["kv_heads"] = known["heads"] // _GROUP if known["heads"] % _GROUP == 0 else 1
     if "dim" not in known:
         found["dim"] = _DIM
-    return {name: extent for name, extent in found.items() if name not in settled}
+    return found
 
 
 def _cuts(spec: AttentionSpec) -> dict[str, int]:

@@ -30,7 +30,7 @@ examples:
   attn-dsl run bias.attn --tensor bias=bias.npy --seed 7 --check
   attn-dsl run window.attn --dtype f32 --format json
 
-Sizes nobody gives: batch 1, seq_q and seq_k 256, heads 8, kv_heads a quarter of heads, dim 64.
+Extents nobody gives: batch 1, seq_q and seq_k each as the other or 256, heads 8, kv_heads a quarter of heads, dim 64.
 
 The bounds of --check, with u the unit roundoff of the output's dtype (f32 2^-24, f16 2^-11, bf16 2^-8, e4m3 2^-4,
 e5m2 2^-3): |o - o64| <= (2 u + 1e-5) |o64| in the 2-norm, max |o - o64| <= (4 u + 1e-4) max |o64|, and
@@ -72,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
     device = _device(options.device)
     compiled = compile_for(spec, options.target)
     with Progress("making inputs") as progress:
-        inputs, notes = make_inputs(spec, options, _SIZES, device=device)
+        inputs, notes = make_inputs(spec, options, asked={}, defaults=_SIZES, device=device)
         progress.step(f"running on {compiled.target}")
         output, lse = _call(compiled, inputs)
         seconds = [_timed(compiled, inputs, device) for _ in range(options.repeat)]

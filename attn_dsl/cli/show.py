@@ -35,8 +35,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=_EPILOG,
     )
     parser.add_argument("file", metavar="FILE", help="an .attn file with q, k and v, or - for standard input")
-    parser.add_argument("--seq-q", type=values.natural, metavar="N", help="query rows (default 64)")
-    parser.add_argument("--seq-k", type=values.natural, metavar="N", help="keys (default: as many as query rows)")
+    parser.add_argument(
+        "--seq-q", type=values.natural, metavar="N", help="query rows (default: as many as keys, or 64)"
+    )
+    parser.add_argument(
+        "--seq-k", type=values.natural, metavar="N", help="keys (default: as many as query rows, or 64)"
+    )
     parser.add_argument("--batch", type=values.natural, default=0, metavar="B", help="which sequence (default 0)")
     parser.add_argument("--head", type=values.natural, default=0, metavar="H", help="which query head (default 0)")
     values.add_shape(parser)
@@ -80,12 +84,11 @@ def _grid(
     from ..show.mask import mask_grid
     from .inputs import make_inputs
 
-    seq_q = 64 if options.seq_q is None else options.seq_q
-    seq_k = seq_q if options.seq_k is None else options.seq_k
-    sizes = {"batch": options.batch + 1, "seq_q": seq_q, "seq_k": seq_k}
+    defaults = {"batch": options.batch + 1, "seq_q": 64, "seq_k": 64}
     if options.head > 0:
-        sizes["heads"] = options.head + 1
-    inputs, notes = make_inputs(spec, options, sizes, operands=False)
+        defaults["heads"] = options.head + 1
+    asked = {"seq_q": options.seq_q, "seq_k": options.seq_k}
+    inputs, notes = make_inputs(spec, options, asked=asked, defaults=defaults, operands=False)
     for option, value, axis in (("--batch", options.batch, "batch"), ("--head", options.head, "heads")):
         if value >= inputs.extents[axis]:
             raise UsageError.say(f"{option} {value}: axis '{axis}' has {inputs.extents[axis]} entries, from 0")
