@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import struct
 from typing import Any
 
 import pytest
 import torch
+from random_intervals import contains, random_int, random_interval
 
 from attn_dsl.expr import BOOL, INT, OPERATORS, ExprBuilder, Operator
 from attn_dsl.expr.evaluate import method_name
@@ -18,7 +18,6 @@ from attn_dsl.expr.interval import (
     ANY_INT,
     EITHER,
     FloatInterval,
-    Interval,
     IntervalAlgebra,
     IntInterval,
     Truth,
@@ -31,62 +30,6 @@ from attn_dsl.expr.operators import I32_MAX, I32_MIN
 CASES_PER_SIGNATURE = 1500
 ALGEBRA = IntervalAlgebra(ScalarNumbers())
 SIGNATURES = [(row, operands) for row in OPERATORS.values() for operands, _ in row.signatures]
-FLOATS = [0.0, 1.0, -1.0, 0.5, 3.0, 1e-3, 88.0, -104.0, 1e-30, -1e-30, 1e-42, 3e38, -3e38, math.inf, -math.inf]
-
-
-def _random_int(rng: random.Random) -> int:
-    kind = rng.randrange(4)
-    if kind == 0:
-        return rng.randint(-9, 9)
-    if kind == 1:
-        return rng.choice((-1, 1)) * (2 ** rng.randrange(31) + rng.randint(-1, 1))
-    return rng.randint(-300, 300) if kind == 2 else rng.randint(I32_MIN, I32_MAX)
-
-
-def _random_float(rng: random.Random) -> float:
-    value = rng.choice(FLOATS) if rng.random() < 0.5 else rng.uniform(-8, 8) * 10.0 ** rng.randint(-3, 3)
-    return _f32(value)
-
-
-def _f32(value: float) -> float:
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def _random_interval(rng: random.Random, kind: Any, op: str, place: int) -> tuple[Interval, list[Any]]:
-    """A random interval that `op` takes as its operand at `place`, and members of it, both ends among them."""
-    if kind is BOOL:
-        members = rng.choice([[True], [False], [True, False]])
-        return Truth(True in members, False in members), members
-    if kind is INT:
-        low, high = sorted((_random_int(rng), _random_int(rng)))
-        if rng.random() < 0.3:
-            high = low + rng.randrange(12)
-        if place == 1 and op in ("shl", "shr"):
-            low, high = sorted((rng.randrange(32), rng.randrange(32)))
-        if place == 1 and op in ("floordiv", "mod") and low <= 0 <= high and rng.random() < 0.7:
-            low, high = 1, max(high, 1)
-        members = {low, high, *(rng.randint(low, high) for _ in range(3)), *(v for v in (-1, 0, 1) if low <= v <= high)}
-        if place == 1 and op in ("floordiv", "mod"):
-            members.discard(0)
-        return IntInterval(low, high), sorted(members)
-    low, high = sorted((_random_float(rng), _random_float(rng)))
-    nan = rng.random() < 0.2
-    inside = [low, high, *(v for v in (0.0, -0.0, low / 2, high / 2, low / 2 + high / 2) if low <= v <= high)]
-    return FloatInterval(low, high, nan), [
-        *(_f32(v) for v in inside if low <= _f32(v) <= high),
-        *([math.nan] if nan else []),
-    ]
-
-
-def _contains(interval: Interval, value: Any) -> bool:
-    if isinstance(interval, Truth):
-        return interval.may_be_true if value else interval.may_be_false
-    if isinstance(interval, FloatInterval) and math.isnan(value):
-        return interval.nan
-    return interval.lo <= value <= interval.hi
 
 
 def _f32_results(name: str, members: tuple[Any, ...]) -> list[float]:
@@ -108,22 +51,22 @@ def test_result_contains_the_result_of_members(row: Operator, operands: tuple[An
     rng = random.Random(f"{row.name}{operands}")
     is_float = row.result(operands) is not None and str(row.result(operands)) == "float"
     for _ in range(CASES_PER_SIGNATURE):
-        pairs = [_random_interval(rng, kind, row.name, place) for place, kind in enumerate(operands)]
+        pairs = [random_interval(rng, kind, row.name, place) for place, kind in enumerate(operands)]
         result = getattr(ALGEBRA, method_name(row.name))(*(interval for interval, _ in pairs))
         for members in itertools.product(*(members for _, members in pairs)):
             value = row.define(*members)
-            assert _contains(result, value), (row.name, [str(i) for i, _ in pairs], members, value, str(result))
+            assert contains(result, value), (row.name, [str(i) for i, _ in pairs], members, value, str(result))
         if is_float:
             members = tuple(rng.choice(members) for _, members in pairs)
             for value in _f32_results(row.name, members):
-                assert _contains(result, value), (row.name, [str(i) for i, _ in pairs], members, value, str(result))
+                assert contains(result, value), (row.name, [str(i) for i, _ in pairs], members, value, str(result))
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "min", "max", "bitand", "bitor", "bitxor", "floordiv", "mod"])
 def test_int_constants_are_exact(name: str) -> None:
     rng = random.Random(name)
     for _ in range(500):
-        x, y = _random_int(rng), _random_int(rng) or 1
+        x, y = random_int(rng), random_int(rng) or 1
         result = getattr(ALGEBRA, name)(IntInterval(x, x), IntInterval(y, y))
         assert (result.lo, result.hi) == (OPERATORS[name].define(x, y),) * 2
 
