@@ -47,7 +47,10 @@ def attention(
     Raises CallError: shapes that do not fit (E271, E249, E243) or geometry out of range (E275, E276, E277).
     """
     leaves = _leaves(spec, tensors, params, PRECISIONS[precision])
-    q, k, v = (_operand(spec, tensors, name, leaves.algebra.float_dtype) for name in ("q", "k", "v"))
+    bases = {"q", "k", "v", *(view.base for view in spec.views)} & set(tensors)
+    # converted before they are cut, so that the gradients of two views of one tensor are added unrounded
+    converted = {name: tensors[name].to(leaves.algebra.float_dtype) for name in bases}
+    q, k, v = (_operand(spec, converted, name) for name in ("q", "k", "v"))
     names = tuple(leaves.values)
     problem = Problem(leaves, names, block_q, block_k)
     scale = leaves.scalar(spec.scale)
@@ -127,7 +130,7 @@ def _parameter(param: Param, value: Value | None, algebra: TorchAlgebra) -> Tens
     return value if param.low is None and param.high is None else value.clamp(param.low, param.high)
 
 
-def _operand(spec: AttentionSpec, tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Tensor:
+def _operand(spec: AttentionSpec, tensors: Mapping[str, Tensor], name: str) -> Tensor:
     """q, k or v as rows in storage order: [rows, heads, dim]."""
     view = next((view for view in spec.views if view.name == name), None)
     tensor = tensors[name] if view is None else tensors[view.base][tuple(_index(part) for part in view.slices)]
@@ -137,7 +140,7 @@ def _operand(spec: AttentionSpec, tensors: Mapping[str, Tensor], name: str, dtyp
     inner = next(axis for axis in _INNER if declared.axis_index(axis) is not None)
     names = [axis.name for axis in declared.axes]
     order = [names.index(axis) for axis in (*row_axes, heads, inner)]
-    return tensor.to(dtype).permute(order).flatten(0, len(row_axes) - 1)
+    return tensor.permute(order).flatten(0, len(row_axes) - 1)
 
 
 def _index(part: Slice) -> slice | int:

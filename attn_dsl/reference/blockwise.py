@@ -112,15 +112,15 @@ class BlockwiseAttention(torch.autograd.Function):
                     product = _dot(row_q, row_k)
                     trace = _Trace(problem.leaves, block, product * scale, d_values)
                     t = trace.logits
-                    seen = visible & ~(t == -INFINITY)
+                    seen = visible & (t != -INFINITY)
                     p = torch.where(seen, torch.exp(t - row_lse[..., None]), 0.0)
                     d_t = torch.where(seen, p * (_dot(row_do, row_v) - rest[..., None]), 0.0)
                     d_score = trace.backward(d_t)
                     d_product = d_score * scale
                     d_scale += torch.where(d_score != 0, d_score * product, 0.0).sum()
-                    row_dq += visible_product(d_product, visible, row_k)
-                    _add(d_k, key_places, _over_rows(d_product, visible, row_q, k.shape[1]))
-                    _add(d_v, key_places, _over_rows(p, visible, row_do, k.shape[1]))
+                    row_dq += seen_product(d_product, seen, row_k)
+                    _add(d_k, key_places, _over_rows(d_product, seen, row_q, k.shape[1]))
+                    _add(d_v, key_places, _over_rows(p, seen, row_do, k.shape[1]))
                 _add(d_q, places, row_dq)
                 if sink is not None and d_sink is not None:
                     row_sink = sink[batch.start : batch.stop, :, None]
@@ -144,12 +144,13 @@ def _forward_rows(
         places = problem.leaves.geometry.k.rows(batch, keys, row_q.device)
         score = _dot(row_q, _take(k, places)) * scale
         t = torch.where(visible, logits(problem.leaves, block, score), -INFINITY).expand(block.shape)
+        seen = t != -INFINITY  # a weight of 0 takes nothing from v, not even NaN
         new_top = torch.maximum(top, t.amax(-1))
         base = torch.where(new_top == -INFINITY, 0.0, new_top)
         p = torch.exp(t - base[..., None])
         shrink = torch.exp(top - base)
         total = total * shrink + p.sum(-1)
-        o = o * shrink[..., None] + visible_product(p, visible, _take(v, places))
+        o = o * shrink[..., None] + seen_product(p, seen, _take(v, places))
         top = new_top
     empty = total == 0
     return (
@@ -212,10 +213,10 @@ class _Trace:
         return d_score
 
 
-def visible_product(weights: Tensor, visible: Tensor, values: Tensor) -> Tensor:
-    """sum over j of weights[b, h, i, j] * values[b, kv_h, j, :] over visible pairs, as [b, h, i, :].
+def seen_product(weights: Tensor, seen: Tensor, values: Tensor) -> Tensor:
+    """sum over j of weights[b, h, i, j] * values[b, kv_h, j, :] over seen pairs, as [b, h, i, :].
 
-    `weights` are 0 where `visible` is false, and NaN or Inf in `values` reaches only rows that see it.
+    `seen` is bool[b, h, i, j]. `weights` are 0 where it is false; NaN or Inf in `values` reaches only rows that see it.
     """
     batch, heads, rows, keys = weights.shape
     folded = (batch, values.shape[1], -1)
@@ -226,14 +227,13 @@ def visible_product(weights: Tensor, visible: Tensor, values: Tensor) -> Tensor:
     group = heads // values.shape[1]
     for j in (~finite).any(3).any(1).any(0).nonzero().flatten().tolist():
         odd = torch.where(finite[:, :, j], 0.0, values[:, :, j]).repeat_interleave(group, 1)[:, :, None]
-        sees = visible[..., j if visible.shape[3] > 1 else 0, None]
-        total = total + torch.where(sees, weights[..., j, None] * odd, 0.0)
+        total = total + torch.where(seen[..., j, None], weights[..., j, None] * odd, 0.0)
     return total
 
 
-def _over_rows(weights: Tensor, visible: Tensor, values: Tensor, kv_heads: int) -> Tensor:
+def _over_rows(weights: Tensor, seen: Tensor, values: Tensor, kv_heads: int) -> Tensor:
     """sum over i and the heads of a group of weights[b, h, i, j] * values[b, h, i, :], as [b, kv_h, j, :]."""
-    per_head = visible_product(weights.transpose(2, 3), visible.transpose(2, 3), values)
+    per_head = seen_product(weights.transpose(2, 3), seen.transpose(2, 3), values)
     batch, _, keys, dim = per_head.shape
     return per_head.view(batch, kv_heads, -1, keys, dim).sum(2)
 

@@ -226,6 +226,17 @@ def test_scores_of_minus_infinity_at_visible_keys():
     assert lse[:, :, 4].isnan().all()
 
 
+@pytest.mark.parametrize("sink", ["", "sink = 1.5", "sink = log(0.0)"])
+def test_a_weight_of_zero_takes_nothing_from_v(sink):
+    spec = attn_dsl.parse(BSHD + f"bias: f32[seq_k]\nscore = score + bias[kv_idx]\nmask = kv_idx > 14\n{sink}")
+    q, k, v = _operands()
+    v[:, 15:] = math.nan
+    bias = torch.full((17,), -math.inf, dtype=torch.float64)
+    o, lse = attention(spec, {"q": q, "k": k, "v": v, "bias": bias}, {}, precision="float64", block_k=5)
+    assert (o == 0).all()
+    assert (lse == (1.5 if "1.5" in sink else -math.inf)).all()
+
+
 def test_lse_in_base_two():
     text = BSHD + "mask = kv_idx < q_idx\nsinks: f32[heads]\nsink = sinks[h]\n"
     q, k, v = _operands()

@@ -142,6 +142,7 @@ def test_padding_past_the_used_slots_leaves_an_empty_sequence():
     o, lse = attention(spec, tensors, {})
     assert (o == 0).all()
     assert (lse == -math.inf).all()
+    assert sequence_lengths(spec, tensors) == ([2], [0])
 
 
 def _paged(rows, page_size, padding, seed, spare=3):
