@@ -1,0 +1,16 @@
+/* The arithmetic of one MMA on operands widened to 32 bits. Products of the narrow formats are exact in f32; a block of
+ * K products is summed from zero and then added to the accumulator, both in f32 to nearest. Hardware adds aligned
+ * products exactly and truncates; NVIDIA states no order or rounding. */
+#ifndef EMU_GEMM_H
+#define EMU_GEMM_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum { EMU_GEMM_ROWS = 16 }; /* rows of one block */
+
+/* d[n][0..15] = (accumulate ? d : 0) + sum over k of a[k][0..15] * b[n][k]; `ld` elements between d[n] and d[n + 1].
+ * n is a multiple of 8. */
+void emu_gemm_f32(float *d, size_t ld, const float *a, const float *b, uint32_t n, uint32_t k, int accumulate);
+void emu_gemm_i32(int32_t *d, size_t ld, const int32_t *a, const int32_t *b, uint32_t n, uint32_t k, int accumulate, int saturate);
+
+#endif
