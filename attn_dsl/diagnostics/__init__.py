@@ -1,12 +1,13 @@
 """What can go wrong and how it is said: sources, spans, diagnostics, rules and codes, the exception family."""
 
-from .core import Diagnostic, Diagnostics, Severity, Source, Span
+from .core import MAX_FINDINGS, Diagnostic, Diagnostics, Severity, Source, Span, TooManyFindings
 from .errors import AttnDslError, AttnSyntaxError, CallError, PlanError, SpecError, UnsupportedError
 from .render import render
 from .rules import RULES, Rule
 from .suggest import did_you_mean
 
 __all__ = [
+    "MAX_FINDINGS",
     "RULES",
     "AttnDslError",
     "AttnSyntaxError",
@@ -19,6 +20,7 @@ __all__ = [
     "Source",
     "Span",
     "SpecError",
+    "TooManyFindings",
     "UnsupportedError",
     "did_you_mean",
     "render",

@@ -93,24 +93,48 @@ class Diagnostic:
         }
 
 
-class Diagnostics:
-    """A collector: a stage reports everything it finds and goes on as far as it honestly can."""
+MAX_FINDINGS = 100  # findings of one severity that one run tells
 
-    def __init__(self) -> None:
+
+class TooManyFindings(Exception):
+    """`MAX_FINDINGS` errors are collected; a stage that checks a whole file catches this and reports those."""
+
+
+class Diagnostics:
+    """A collector: a stage reports everything it finds and goes on as far as it honestly can.
+
+    With `stop` it raises `TooManyFindings` at the last error it keeps, so that a hopeless file costs no minutes.
+    """
+
+    def __init__(self, *, stop: bool = False) -> None:
         self.items: list[Diagnostic] = []
+        self._seen: set[Diagnostic] = set()
+        self._counts = dict.fromkeys(Severity, 0)
+        self._stop = stop
 
     def error(self, code: str, message: str, span: Span | None = None, hint: str | None = None) -> None:
-        self._add(Diagnostic(code, message, span, hint))
+        self.add(Diagnostic(code, message, span, hint))
 
     def warning(self, code: str, message: str, span: Span | None = None, hint: str | None = None) -> None:
-        self._add(Diagnostic(code, message, span, hint, Severity.WARNING))
+        self.add(Diagnostic(code, message, span, hint, Severity.WARNING))
 
     def note(self, code: str, message: str, span: Span | None = None, hint: str | None = None) -> None:
-        self._add(Diagnostic(code, message, span, hint, Severity.NOTE))
+        self.add(Diagnostic(code, message, span, hint, Severity.NOTE))
 
-    def _add(self, diagnostic: Diagnostic) -> None:
-        if diagnostic not in self.items:  # an inlined function can report the same place twice
+    def add(self, diagnostic: Diagnostic) -> None:
+        """Keep a finding once, and of each severity at most `MAX_FINDINGS`, the last of which says that more exist."""
+        severity = diagnostic.severity
+        if diagnostic in self._seen or self._counts[severity] == MAX_FINDINGS:
+            return  # an inlined function can report the same place twice
+        self._seen.add(diagnostic)
+        self._counts[severity] += 1
+        if self._counts[severity] < MAX_FINDINGS:
             self.items.append(diagnostic)
+            return
+        message = f"too many {severity.value}s: only the first {MAX_FINDINGS - 1} are told"
+        self.items.append(Diagnostic(diagnostic.code, message, diagnostic.span, None, severity))
+        if self._stop and severity is Severity.ERROR:
+            raise TooManyFindings
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:

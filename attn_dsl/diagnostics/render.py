@@ -27,10 +27,10 @@ def render(diagnostic: Diagnostic) -> str:
 
 def _window(line: str, column: int, width: int) -> tuple[str, int, int]:
     """A part of `line` around `column` that fits a terminal, the caret's place in it, the caret's width."""
-    line = "".join(character if character.isprintable() else " " for character in line)
     start = 0
     if len(line) > _MAX_LINE:
         start = max(0, min(column - _MAX_LINE // 2, len(line) - _MAX_LINE))
         line = line[start : start + _MAX_LINE]
+    line = "".join(character if character.isprintable() else " " for character in line)
     caret_at = min(column - start, len(line))
     return line, caret_at, max(1, min(width, len(line) - caret_at))

@@ -92,7 +92,8 @@ class Loader:
                 source = syntax.read_source(path)
                 library = self.module(syntax.parse_source(source), path.parent)
             except AttnSyntaxError as problem:
-                self._report.items.extend(d for d in problem.diagnostics if d not in self._report.items)
+                for diagnostic in problem.diagnostics:
+                    self._report.add(diagnostic)
                 return None
             finally:
                 self._open.pop()

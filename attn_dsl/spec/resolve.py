@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ..diagnostics import Diagnostic, Diagnostics, Span, SpecError, did_you_mean
+from ..diagnostics import Diagnostic, Diagnostics, Span, SpecError, TooManyFindings, did_you_mean
 from ..expr import BOOL, FLOAT, Expr, ExprBuilder, children_first
 from ..expr.node import Constant
 from ..syntax import tree
@@ -58,10 +59,11 @@ def check(
 ) -> Checked:
     """Checks a parsed file, spec or library. `folder` is where its relative imports start; `constants` replace
     constants and fix axes. Never raises for what it finds in the file."""
-    resolver = _Resolver(file, name, folder, constants or {})
-    spec = resolver.run()
-    problems = tuple(resolver.report.items)
-    return Checked(None if resolver.report.errors else spec, problems)
+    report = Diagnostics(stop=True)
+    spec = None
+    with suppress(TooManyFindings):
+        spec = _Resolver(report, file, name, folder, constants or {}).run()
+    return Checked(None if report.errors else spec, tuple(report.items))
 
 
 def resolve(
@@ -78,11 +80,13 @@ def resolve(
 
 
 class _Resolver:
-    def __init__(self, file: tree.File, name: str, folder: Path | None, constants: Mapping[str, Override]) -> None:
+    def __init__(
+        self, report: Diagnostics, file: tree.File, name: str, folder: Path | None, constants: Mapping[str, Override]
+    ) -> None:
         self.file = file
         self.name = name
         self.constants = constants
-        self.report = Diagnostics()
+        self.report = report
         self.loader = Loader(self.report)
         self.module: Module = self.loader.module(file, folder)
         self.build = ExprBuilder()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..diagnostics import AttnSyntaxError, Diagnostic, Source, Span
+from ..diagnostics import MAX_FINDINGS, AttnSyntaxError, Diagnostic, Diagnostics, Source, Span
 from . import tree
 from .automaton import Unexpected
 from .build import Problem, Sub
@@ -17,14 +17,12 @@ from .scanner import Line, scan
 from .source import check_text
 from .tokens import Token
 
-MAX_PROBLEMS = 100  # problems that one run reports
-
 
 def parse_source(source: Source) -> tree.File:
     """The syntax tree of a text.
 
     Raises:
-        AttnSyntaxError: with every problem of the text in its order (E201 to E207), at most `MAX_PROBLEMS`.
+        AttnSyntaxError: with every problem of the text in its order (E201 to E207), at most `MAX_FINDINGS`.
     """
     check_text(source)
     with _collector_paused():
@@ -49,9 +47,7 @@ def _parse(source: Source) -> tree.File:
     parser = _Parser(compiled, scanned.problems)
     statements = []
     for line in scanned.lines:
-        if len(parser.problems) > MAX_PROBLEMS:
-            break
-        if not line.broken:
+        if not line.broken and not parser.full:
             statements.append(parser.statement(line))
     if parser.problems:
         raise AttnSyntaxError(_in_order(parser.problems))
@@ -64,12 +60,10 @@ def _parse(source: Source) -> tree.File:
 
 
 def _in_order(problems: list[Diagnostic]) -> list[Diagnostic]:
-    ordered = sorted(problems, key=lambda problem: problem.span.start if problem.span else 0)
-    if len(ordered) <= MAX_PROBLEMS:
-        return ordered
-    last = ordered[MAX_PROBLEMS - 1]
-    rest = Diagnostic("E204", "too many problems: what follows here is not shown", last.span)
-    return [*ordered[: MAX_PROBLEMS - 1], rest]
+    report = Diagnostics()
+    for problem in sorted(problems, key=lambda problem: problem.span.start if problem.span else 0):
+        report.add(problem)
+    return report.items
 
 
 class _Parser:
@@ -78,22 +72,29 @@ class _Parser:
     def __init__(self, compiled: Grammar, problems: list[Diagnostic]) -> None:
         self.grammar = compiled
         self.problems = problems
-        self._cut_short = False  # the last statement stopped at the end of its line
+        self._cut_short: Token | None = None  # the start of a statement that stopped at the end of its line
+
+    @property
+    def full(self) -> bool:
+        """Whether there are more problems than anybody reads."""
+        return len(self.problems) >= MAX_FINDINGS
 
     def statement(self, line: Line) -> Any:
         """The statement of a line; None if it has a problem, which is then told."""
         tokens = line.tokens
-        if self._cut_short and not self._starts_statement(tokens):
-            return None  # the rest of the statement before: its problem is told already
+        if self._cut_short and self._continues(self._cut_short, tokens):
+            return None  # its problem is told already
         node, failed_at = self._parse(tokens, "statement")
-        self._cut_short = failed_at == len(tokens)
+        self._cut_short = tokens[0] if failed_at == len(tokens) else None
         if failed_at is not None:
             self._entries_after(tokens, failed_at)
         return node
 
-    def _starts_statement(self, tokens: list[Token]) -> bool:
-        declares = len(tokens) > 1 and tokens[1].text in (":", ",")
-        return tokens[0].text in self.grammar.statement_words or (tokens[0].type == "NAME" and declares)
+    def _continues(self, start: Token, tokens: list[Token]) -> bool:
+        """Whether a line looks like the rest of the statement before it: indented, and no statement of its own."""
+        declares = tokens[0].type == "NAME" and len(tokens) > 1 and tokens[1].text in (":", ",")
+        known = tokens[0].text in self.grammar.statement_words or declares
+        return not known and tokens[0].span.column > start.span.column
 
     def _parse(self, tokens: list[Token], start: str) -> tuple[Any, int | None]:
         """The node of `tokens`, or None and the index of the token where the parse ended."""
@@ -116,7 +117,7 @@ class _Parser:
         # what an entry lacked at the end of its line may stand in the next line
         told = failed_at + 1 if failed_at < len(tokens) and tokens[failed_at].type == "NEWLINE" else failed_at
         for begin, entry in _entries(tokens, brace + 1):
-            if begin > told and entry:
+            if begin > told and entry and not self.full:
                 kind = "let" if entry[0].text == "let" else "expression"
                 _, stopped_at = self._parse(entry, kind if tokens[0].text == "def" else "setting")
                 end = begin + len(entry)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from ..diagnostics import Diagnostic, Source, Span
+from ..diagnostics import MAX_FINDINGS, Diagnostic, Source, Span
 from .grammar import Grammar
 from .tokens import MAX_NESTING, Token, shown
 
@@ -57,6 +57,8 @@ class _Scanner:
             if kind == "SPACE":
                 continue
             if kind == "NEWLINE":
+                if len(self.result.problems) > MAX_FINDINGS:
+                    break
                 at_line_start = True
                 self._line_break(match.start())
                 continue
@@ -144,8 +146,10 @@ class _Scanner:
 
     def _new_statement_inside_brackets(self, word: str, end: int) -> None:
         """A line that can only be a new statement shows that the brackets before it were forgotten."""
-        if word == "let" and self.open[-1].text == "{":
-            return  # a local name in a function's body
+        if word == "let" and any(bracket.text == "{" for bracket in self.open):
+            while self.open[-1].text != "{":  # a local name in a function's body
+                self._unclosed([self.open.pop()], " before 'let'")
+            return
         if word == "score" and not _DEFINES.match(self.source.text, end):
             return  # the value `score`
         self._unclosed(self.open, f" before the statement '{word}'")
