@@ -1,0 +1,220 @@
+"""Each finding: a small kernel with the mistake is reported, the same kernel without it is not."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import pytest
+from ptx_lanes import module
+
+from attn_dsl.emulator import ptx
+
+WAIT = """
+{{ .reg .pred P; LOOP: mbarrier.try_wait.parity.shared.b64 P, [{at}], {parity}; @P bra DONE; bra LOOP; DONE: }}
+"""
+
+
+def kinds(
+    body: str, *, warps: int = 1, shared: int = 4096, target: str = "sm_100a", cluster: int = 1, **options: object
+) -> list[str]:
+    """Kinds of the findings of one run of `body` (parameter p0: 4096 bytes of zeroed memory)."""
+    buffer = (ctypes.c_uint32 * 1024)()
+    kernel = ptx.load(module(body, shared=shared, target=target))
+    report = kernel.launch(
+        (cluster, 1, 1), (32 * warps, 1, 1), [buffer], cluster=(cluster, 1, 1), findings="collect", **options
+    )
+    return sorted({f.kind for f in report.findings})
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    kind: str
+    bad: str
+    good: str
+    warps: int = 1
+
+
+ADDRESS = "ld.param.b64 %d0, [p0]; mov.u32 %r0, %tid.x; mov.b32 %r9, smem; "
+FIRST = "setp.ne.s32 %p1, %r0, 0;"  # true except in thread 0
+
+CASES = [
+    Case(
+        "out of bounds", "oob", ADDRESS + "ld.global.b32 %r1, [%d0+4096];", ADDRESS + "ld.global.b32 %r1, [%d0+4092];"
+    ),
+    Case("misaligned", "misaligned", ADDRESS + "ld.global.b32 %r1, [%d0+2];", ADDRESS + "ld.global.b32 %r1, [%d0+4];"),
+    Case("shared window", "oob", ADDRESS + "st.shared.b32 [%r9+262144], %r0;", ADDRESS + "st.shared.b32 [%r9+16], 1;"),
+    Case(
+        "shared memory nobody wrote",
+        "uninit-shared",
+        ADDRESS + "ld.shared.b32 %r1, [%r9];",
+        ADDRESS + "st.shared.b32 [%r9], 1; ld.shared.b32 %r1, [%r9];",
+    ),
+    Case(
+        "stores an unwritten register",
+        "uninit-register",
+        ADDRESS + "st.global.b32 [%d0], %r5;",
+        ADDRESS + "st.global.b32 [%d0], %r0;",
+    ),
+    Case(
+        "an unwritten register reaches an address through arithmetic",
+        "uninit-register",
+        ADDRESS + "cvt.u64.u32 %d5, %r5; add.s64 %d6, %d0, %d5; ld.global.b32 %r1, [%d6];",
+        ADDRESS + "mul.wide.u32 %d5, %r0, 4; add.s64 %d6, %d0, %d5; ld.global.b32 %r1, [%d6];",
+    ),
+    Case(
+        "branches on an unwritten predicate",
+        "uninit-register",
+        ADDRESS + "@%p7 bra OUT; mov.b32 %r1, 0; OUT: mov.b32 %r2, 0;",
+        ADDRESS + FIRST + "@%p1 bra OUT; mov.b32 %r1, 0; OUT: mov.b32 %r2, 0;",
+    ),
+    Case(
+        "race between warps",
+        "race-shared",
+        ADDRESS + "shr.u32 %r1, %r0, 5; setp.eq.s32 %p2, %r1, 0; shl.b32 %r2, %r0, 2; and.b32 %r3, %r2, 127; "
+        "add.s32 %r4, %r9, %r3;"
+        "@%p2 st.shared.b32 [%r4], %r0; @!%p2 ld.shared.b32 %r5, [%r4];",
+        ADDRESS + "shr.u32 %r1, %r0, 5; setp.eq.s32 %p2, %r1, 0; shl.b32 %r2, %r0, 2; and.b32 %r3, %r2, 127; "
+        "add.s32 %r4, %r9, %r3;"
+        "@%p2 st.shared.b32 [%r4], %r0; bar.sync 0; @!%p2 ld.shared.b32 %r5, [%r4];",
+        warps=2,
+    ),
+    Case(
+        "overwrites what another warp still reads",
+        "race-shared",
+        ADDRESS + "shr.u32 %r1, %r0, 5; setp.eq.s32 %p2, %r1, 0; shl.b32 %r2, %r0, 2; and.b32 %r3, %r2, 127; "
+        "add.s32 %r4, %r9, %r3;"
+        "@%p2 st.shared.b32 [%r4], %r0; bar.sync 0; @!%p2 ld.shared.b32 %r5, [%r4]; @%p2 st.shared.b32 [%r4], %r1;",
+        ADDRESS + "shr.u32 %r1, %r0, 5; setp.eq.s32 %p2, %r1, 0; shl.b32 %r2, %r0, 2; and.b32 %r3, %r2, 127; "
+        "add.s32 %r4, %r9, %r3;"
+        "@%p2 st.shared.b32 [%r4], %r0; bar.sync 0; @!%p2 ld.shared.b32 %r5, [%r4]; bar.sync 0; "
+        "@%p2 st.shared.b32 [%r4], %r1;",
+        warps=2,
+    ),
+    Case(
+        "an mbarrier that never completes",
+        "deadlock",
+        ADDRESS
+        + "mbarrier.init.shared.b64 [%r9], 33; mbarrier.arrive.shared.b64 %d3, [%r9];"
+        + WAIT.format(at="%r9", parity=0),
+        ADDRESS
+        + FIRST
+        + "@!%p1 mbarrier.init.shared.b64 [%r9], 32; bar.warp.sync -1; mbarrier.arrive.shared.b64 %d3, [%r9];"
+        + WAIT.format(at="%r9", parity=0),
+    ),
+    Case(
+        "too many arrivals",
+        "mbar-over-arrival",
+        ADDRESS
+        + FIRST
+        + "@!%p1 mbarrier.init.shared.b64 [%r9], 8; bar.warp.sync -1; mbarrier.arrive.shared.b64 %d3, [%r9], 9;",
+        ADDRESS
+        + FIRST
+        + "@!%p1 mbarrier.init.shared.b64 [%r9], 32; bar.warp.sync -1; mbarrier.arrive.shared.b64 %d3, [%r9];",
+    ),
+    Case(
+        "transaction bytes that never come",
+        "mbar-tx",
+        ADDRESS
+        + FIRST
+        + "@!%p1 mbarrier.init.shared.b64 [%r9], 1; @!%p1 mbarrier.arrive.expect_tx.shared.b64 %d3, [%r9], 64;",
+        ADDRESS + FIRST + "@!%p1 mbarrier.init.shared.b64 [%r9], 1; @!%p1 mbarrier.arrive.shared.b64 %d3, [%r9];",
+    ),
+    Case("no such mbarrier", "mbar-invalid", ADDRESS + "mbarrier.arrive.shared.b64 %d3, [%r9+64];", ADDRESS),
+    Case(
+        "data over a live mbarrier",
+        "mbar-invalid",
+        ADDRESS + FIRST + "@!%p1 mbarrier.init.shared.b64 [%r9], 1; @!%p1 st.shared.b32 [%r9+4], 7;",
+        ADDRESS + FIRST + "@!%p1 mbarrier.init.shared.b64 [%r9], 1; @!%p1 st.shared.b32 [%r9+8], 7;",
+    ),
+    Case(
+        "counts of a named barrier disagree",
+        "barrier-count",
+        ADDRESS + "shr.u32 %r1, %r0, 5; setp.eq.s32 %p2, %r1, 0; @%p2 bra A; bar.sync 3, 96; bra B; "
+        "A: bar.sync 3, 64; B: mov.b32 %r2, 0;",
+        ADDRESS + "shr.u32 %r1, %r0, 5; setp.eq.s32 %p2, %r1, 0; @%p2 bra A; bar.sync 3, 64; bra B; "
+        "A: bar.sync 3, 64; B: mov.b32 %r2, 0;",
+        warps=2,
+    ),
+    Case(
+        "an aligned barrier in divergent code",
+        "divergence",
+        ADDRESS + FIRST + "@%p1 bra OUT; bar.sync 1, 32; OUT: mov.b32 %r2, 0;",
+        ADDRESS + FIRST + "bar.sync 1, 32; @%p1 bra OUT; mov.b32 %r3, 0; OUT: mov.b32 %r2, 0;",
+    ),
+    Case(
+        "bulk store of generic writes without a proxy fence",
+        "proxy-fence",
+        ADDRESS + FIRST + "@!%p1 st.shared.v4.b32 [%r9], {1, 2, 3, 4};"
+        "@!%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r9], 16;"
+        "@!%p1 cp.async.bulk.commit_group; @!%p1 cp.async.bulk.wait_group 0;",
+        ADDRESS + FIRST + "@!%p1 st.shared.v4.b32 [%r9], {1, 2, 3, 4}; fence.proxy.async.shared::cta;"
+        "@!%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r9], 16;"
+        "@!%p1 cp.async.bulk.commit_group; @!%p1 cp.async.bulk.wait_group 0;",
+    ),
+    Case(
+        "ends before its bulk store has been waited for",
+        "async-left",
+        ADDRESS + FIRST + "@!%p1 st.shared.v4.b32 [%r9], {1, 2, 3, 4}; fence.proxy.async.shared::cta;"
+        "@!%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r9], 16; @!%p1 cp.async.bulk.commit_group;",
+        ADDRESS + FIRST + "@!%p1 st.shared.v4.b32 [%r9], {1, 2, 3, 4}; fence.proxy.async.shared::cta;"
+        "@!%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r9], 16;"
+        "@!%p1 cp.async.bulk.commit_group; @!%p1 cp.async.bulk.wait_group.read 0;",
+    ),
+    Case(
+        "an un-elected reduction",
+        "unelected",
+        ADDRESS + FIRST + "@!%p1 st.shared.v4.b32 [%r9], {0, 0, 0, 0}; fence.proxy.async.shared::cta; bar.warp.sync -1;"
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%d0], [%r9], 16;"
+        "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;",
+        ADDRESS + FIRST + "@!%p1 st.shared.v4.b32 [%r9], {0, 0, 0, 0}; fence.proxy.async.shared::cta; bar.warp.sync -1;"
+        "@!%p1 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%d0], [%r9], 16;"
+        "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;",
+    ),
+    Case(
+        "more registers than an SM has",
+        "register-budget",
+        "setmaxnreg.inc.sync.aligned.u32 240;",
+        "setmaxnreg.inc.sync.aligned.u32 128;",
+        warps=16,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_mistake_is_found(case: Case) -> None:
+    assert case.kind in kinds(case.bad, warps=case.warps)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
+def test_no_finding_without_the_mistake(case: Case) -> None:
+    assert kinds(case.good, warps=case.warps) == []
+
+
+def test_a_kernel_that_never_ends_is_stopped() -> None:
+    assert kinds("LOOP: add.s32 %r1, %r1, 1; bra LOOP;", budget=1000) == ["budget"]
+
+
+def test_a_deadlock_names_every_waiter() -> None:
+    buffer = (ctypes.c_uint32 * 1024)()
+    body = (
+        ADDRESS + FIRST + "shr.u32 %r1, %r0, 5; @!%p1 mbarrier.init.shared.b64 [%r9], 3; bar.sync 0;"
+        "setp.eq.s32 %p2, %r1, 0; @%p2 bra A; bar.sync 5, 96; bra B; A:"
+        + WAIT.format(at="%r9", parity=0)
+        + "B: mov.b32 %r2, 0;"
+    )
+    report = ptx.load(module(body, shared=4096)).launch((1, 1, 1), (64, 1, 1), [buffer], findings="collect")
+    text = "\n".join(f.text for f in report.findings)
+    assert "parity 0 of the mbarrier" in text
+    assert "0 arrivals of 3" in text
+    assert "named barrier 5 (32 threads of 96" in text
+
+
+def test_a_finding_says_where() -> None:
+    buffer = (ctypes.c_uint32 * 4)()
+    text = module("ld.param.b64 %d0, [p0];\nld.global.b32 %r1, [%d0+64];")
+    report = ptx.load(text).launch((1, 1, 1), (32, 1, 1), [buffer], findings="collect")
+    (finding,) = report.findings
+    assert "ld.global.b32" in text.splitlines()[finding.line - 1]
+    assert finding.warp == 0
