@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from ..diagnostics import CallError, Diagnostics
-from ..expr import children_first
+from ..expr import INT, children_first
+from ..expr.operators import I32_MAX, I32_MIN
 from ..expr.torch_values import TorchAlgebra
 from ..spec.model import AttentionSpec, Axis, Param, Slice
 from ..spec.model import Tensor as SpecTensor
 from ..spec.shapes import solve_extents
 from .blockwise import BlockwiseAttention, Problem
-from .geometry import read_geometry
+from .geometry import Geometry, read_geometry
 from .leaves import Leaves, visible_pairs
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
@@ -44,7 +45,8 @@ def attention(
     Differentiable in q, k, v (or what they are views of), float captures, float parameters given as tensors, and
     sinks, through o and lse; the backward recomputes each block. Not twice differentiable.
 
-    Raises CallError: shapes that do not fit (E271, E249, E243) or geometry out of range (E275, E276, E277).
+    Raises CallError: something missing (E270), shapes that do not fit (E271, E249, E243), or geometry out of range
+    (E275, E276, E277).
     """
     leaves = _leaves(spec, tensors, params, PRECISIONS[precision])
     bases = {"q", "k", "v", *(view.base for view in spec.views)} & set(tensors)
@@ -76,11 +78,7 @@ def lse_axes(spec: AttentionSpec) -> tuple[Axis, ...]:
 
 def sequence_lengths(spec: AttentionSpec, tensors: Mapping[str, Tensor]) -> tuple[list[int], list[int]]:
     """Rows of q and rows of k of each sequence (`seq_q` and `seq_k` of expressions). Raises CallError."""
-    problems = Diagnostics()
-    extents = solve_extents(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, problems)
-    geometry = None if problems.errors else read_geometry(spec, tensors, extents, problems)
-    if geometry is None:
-        raise CallError(problems.errors)
+    geometry = _extents_and_geometry(spec, tensors)[1]
     return geometry.q.lengths, geometry.k.lengths
 
 
@@ -107,11 +105,7 @@ def mask_block(
 def _leaves(
     spec: AttentionSpec, tensors: Mapping[str, Tensor], params: Mapping[str, Value], dtype: torch.dtype
 ) -> Leaves:
-    problems = Diagnostics()
-    extents = solve_extents(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, problems)
-    geometry = None if problems.errors else read_geometry(spec, tensors, extents, problems)
-    if geometry is None:
-        raise CallError(problems.errors)
+    extents, geometry = _extents_and_geometry(spec, tensors)
     algebra = TorchAlgebra(dtype, tensors[spec.tensors[0].name].device)
     operands = {"q", "k", "v", *(view.base for view in spec.views)}
     read = {str(node.attr) for node in children_first(spec.roots) if node.op == "read"}
@@ -120,14 +114,27 @@ def _leaves(
     return Leaves(spec, extents, geometry, values, algebra)
 
 
+def _extents_and_geometry(spec: AttentionSpec, tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], Geometry]:
+    problems = Diagnostics()
+    for tensor in spec.tensors:
+        if tensor.name not in tensors:
+            problems.error("E270", f"{tensor.name} is missing")
+    extents = solve_extents(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, problems)
+    geometry = None if problems.errors else read_geometry(spec, tensors, extents, problems)
+    if geometry is None:
+        raise CallError(problems.errors)
+    return extents, geometry
+
+
 def _parameter(param: Param, value: Value | None, algebra: TorchAlgebra) -> Tensor:
-    """A parameter as a tensor; the contents of a given tensor are clamped into the parameter's range."""
+    """A parameter as a tensor; the contents of a given tensor are clamped into the parameter's range, ints into i32."""
     if value is None:
         raise CallError.of("E270", f"parameter '{param.name}' has no default and no value was given")
     if not isinstance(value, Tensor):
         return torch.tensor(value, dtype=algebra.dtype(param.type), device=algebra.device)
     value = value.to(algebra.dtype(param.type))
-    return value if param.low is None and param.high is None else value.clamp(param.low, param.high)
+    lowest, highest = (I32_MIN, I32_MAX) if param.type is INT else (-math.inf, math.inf)
+    return value.clamp(lowest if param.low is None else param.low, highest if param.high is None else param.high)
 
 
 def _operand(spec: AttentionSpec, tensors: Mapping[str, Tensor], name: str) -> Tensor:

@@ -13,7 +13,7 @@ from ..diagnostics import CallError, Diagnostics, did_you_mean
 from ..expr import INT
 from ..spec.model import AttentionSpec, DType, Lengths, Param, Role
 from ..spec.model import Tensor as SpecTensor
-from ..spec.shapes import axis_extent, depends_on, solve_extents
+from ..spec.shapes import axis_extent, check_limits, depends_on, solve_extents
 from .dtypes import TORCH_DTYPES
 
 Value = int | float | Tensor
@@ -54,8 +54,8 @@ def random_inputs(
     entry they are lengths up to `seq_k`; otherwise 0 to 127. A parameter without a default gets a small value of its
     range.
 
-    Raises CallError: an axis that neither `extents` nor a given tensor decides (E271), or a name that the spec does
-    not have (E270).
+    Raises CallError: an axis that neither `extents` nor a given tensor decides, or extents that contradict each other
+    (E271), extents out of range (E249, E243), or a name that the spec does not have (E270).
     """
     return _Maker(spec, extents, seed, dict(given or {}), operands).make(torch.device(device))
 
@@ -68,7 +68,8 @@ class _Maker:
         self.random = torch.Generator().manual_seed(seed)
         self.notes: list[str] = []
         self.tensors: dict[str, Tensor] = {name: v for name, v in given.items() if isinstance(v, Tensor)}
-        self.extents = self._extents(extents)
+        self.asked = extents
+        self.extents = self._extents()
 
     def make(self, device: torch.device) -> Inputs:
         params = {param.name: self._param(param) for param in self.spec.params if self._must_give(param)}
@@ -77,20 +78,25 @@ class _Maker:
         for tensor in self.spec.tensors:
             if tensor.name not in self.tensors:
                 self.tensors[tensor.name] = self._tensor(tensor)
+        self._check_result()
         ordered = {t.name: self.tensors[t.name].to(device) for t in self.spec.tensors}
         moved = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in params.items()}
         return Inputs(ordered, moved, self.extents, tuple(self.notes))
 
-    def _extents(self, chosen: Mapping[str, int]) -> dict[str, int]:
+    def _extents(self) -> dict[str, int]:
         problems = Diagnostics()
         names = {tensor.name for tensor in self.spec.tensors}
         known = names | {param.name for param in self.spec.params}
         for name in self.given:
             if name not in known:
                 problems.error("E270", f"the spec has no tensor or parameter '{name}'", hint=did_you_mean(name, known))
+        axes = {name for tensor in self.spec.tensors for axis in tensor.axes for name in depends_on(axis)}
+        axes |= {"batch", "seq_q", "seq_k"}  # of packed and paged tensors
+        for name in set(self.asked) - axes:
+            problems.error("E270", f"no tensor has an axis '{name}'", hint=did_you_mean(name, axes))
         shapes = {name: tuple(value.shape) for name, value in self.tensors.items() if name in names}
         found = solve_extents(self.spec, shapes, problems)
-        for name, extent in chosen.items():
+        for name, extent in self.asked.items():
             if found.setdefault(name, extent) != extent:
                 problems.error(
                     "E271", f"axis '{name}' is {found[name]} in the given tensors or the spec; asked for {extent}"
@@ -100,9 +106,21 @@ class _Maker:
             found.setdefault("kv_heads", found["heads"])
         if "dim" in found:
             found.setdefault("dim_v", found["dim"])
+        check_limits(self.spec, found, problems)
         if problems.errors:
             raise CallError(problems.errors)
         return found
+
+    def _check_result(self) -> None:
+        """Whether the tensors fit each other and what was asked for."""
+        problems = Diagnostics()
+        shapes = {tensor.name: tuple(self.tensors[tensor.name].shape) for tensor in self.spec.tensors}
+        made = solve_extents(self.spec, shapes, problems)
+        for name, extent in self.asked.items():
+            if made.get(name, extent) != extent:
+                problems.error("E271", f"axis '{name}' is {made[name]} in these tensors; asked for {extent}")
+        if problems.errors:
+            raise CallError(problems.errors)
 
     def _extent(self, name: str, what: str) -> int:
         if name not in self.extents:
@@ -155,19 +173,25 @@ class _Maker:
         page_size = self.extents.setdefault("page_size", _PAGE_SIZE)
         counts = [-(-n // page_size) for n in used]
         pool = self.extents.setdefault("pages", sum(counts) + _SPARE_PAGES)
+        if (paging.table or paging.indices) in self.tensors:
+            return
         if pool < sum(counts):
             raise CallError.of("E271", f"axis 'pages' is {pool}, and these sequences fill {sum(counts)} pages")
         shuffled = torch.randperm(pool, generator=self.random).tolist()
         starts = [0, *itertools.accumulate(counts)]
         lists = [shuffled[start:stop] for start, stop in itertools.pairwise(starts)]
-        if paging.table is not None and paging.table not in self.tensors:
-            name = self.spec.tensor(paging.table).axes[1].name or ""
-            width = self.extents.setdefault(name, max([1, *counts]))
+        if paging.table is not None:
+            axis, needed = self.spec.tensor(paging.table).axes[1], max([1, *counts])
+            if axis.name is not None:
+                self.extents.setdefault(axis.name, needed)
+            width = axis_extent(axis, self.extents)
+            if width is None or width < needed:
+                raise CallError.of("E271", f"axis '{axis}' is {width}, and a sequence fills {needed} pages")
             rows = [[*pages, *[-1] * (width - len(pages))] for pages in lists]
             self._geometry(paging.table, rows, "shuffled pages, -1 past the last used one", (len(rows), width))
         if paging.indptr is not None and paging.indptr not in self.tensors:
             self._geometry(paging.indptr, starts, "pages of each sequence")
-        if paging.indices is not None and paging.indices not in self.tensors:
+        if paging.indices is not None:
             self._geometry(paging.indices, shuffled[: starts[-1]], "shuffled pages")
 
     def _geometry(

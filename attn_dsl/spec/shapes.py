@@ -38,7 +38,7 @@ def solve_extents(spec: AttentionSpec, shapes: Mapping[str, Shape], problems: Di
     for tensor in spec.tensors:
         if len(shapes.get(tensor.name, ())) == len(tensor.axes):
             solver.check_anonymous(tensor, shapes[tensor.name])
-    _check_limits(spec, solver.extents, problems)
+    check_limits(spec, solver.extents, problems)
     _check_reads(spec, shapes, solver.extents, problems)
     return solver.extents
 
@@ -117,7 +117,8 @@ def _cut(view: View, base: Tensor, shapes: Mapping[str, Shape], problems: Diagno
     return tuple(cut)
 
 
-def _check_limits(spec: AttentionSpec, extents: Mapping[str, int], problems: Diagnostics) -> None:
+def check_limits(spec: AttentionSpec, extents: Mapping[str, int], problems: Diagnostics) -> None:
+    """Reports to `problems` every extent outside its limits (E249) and heads that form no groups (E243)."""
     lists = {axis.name for tensor in spec.tensors if tensor.role is Role.GEOMETRY for axis in tensor.axes}
     for name, extent in extents.items():
         low, high = 0 if name in lists else smallest_extent(name), largest_extent(name)

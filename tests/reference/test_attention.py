@@ -148,6 +148,25 @@ def test_parameter_tensors_are_clamped_into_their_range():
         _close(found, _expected(q, k, v, lambda row, meant=meant: row.j // meant == row.i // meant))
 
 
+def test_int_parameter_tensors_without_a_range_are_clamped_into_i32():
+    """Proofs of integer widths rely on it: (2^31 - 1) * 2^31 fits i64, 2^40 * 2^31 does not."""
+    spec = attn_dsl.parse(
+        BSHD + "param reach: int\nmask = kv_idx * 2147483648 < reach * 2147483648 and kv_idx <= q_pos"
+    )
+    q, k, v = _operands()
+    found = attention(spec, {"q": q, "k": k, "v": v}, {"reach": torch.tensor(2**40)}, precision="float64")
+    _close(found, _expected(q, k, v, lambda row: row.j <= row.p))
+
+
+def test_something_missing():
+    spec = attn_dsl.parse(BSHD + "param reach: int\nmask = kv_idx < reach")
+    q, k, v = _operands()
+    with pytest.raises(attn_dsl.CallError, match="k is missing"):
+        attention(spec, {"q": q, "v": v}, {"reach": 3})
+    with pytest.raises(attn_dsl.CallError, match="parameter 'reach' has no default"):
+        attention(spec, {"q": q, "k": k, "v": v}, {})
+
+
 def test_captures_read_by_every_index():
     spec = attn_dsl.parse(
         BSHD + "bias: bf16[heads, seq_q, seq_k]\nids: i32[batch, seq_k]\nkeep: bool[seq_q]\n"

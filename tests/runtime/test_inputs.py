@@ -20,7 +20,8 @@ LAYOUTS = {
     "view v = pool[:, 1, :, :, :]\ncu_q, indptr: i32[batch + 1]\nused: i32[batch]\nindices: i32[num_pages]\n"
     "lengths q { cu_seqlens = cu_q }\nlengths k { used = used }\npaged { indptr = indptr, indices = indices }\n",
 }
-EXTENTS = {"batch": 5, "seq_q": 7, "seq_k": 33, "heads": 4, "kv_heads": 2, "dim": 8, "page_size": 4}
+EXTENTS = {"batch": 5, "seq_q": 7, "seq_k": 33, "heads": 4, "kv_heads": 2, "dim": 8}
+PAGED = EXTENTS | {"page_size": 4}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -33,9 +34,10 @@ def test_inputs_are_valid_and_run(layout, seed):
     spec = attn_dsl.parse(
         text + "mask = q_pos - kv_idx < w and keep[2 * h]\nscore = score * c + slopes[h] + float(id[h])"
     )
-    inputs = random_inputs(spec, EXTENTS, seed=seed)
+    extents = PAGED if layout in ("table", "csr") else EXTENTS
+    inputs = random_inputs(spec, extents, seed=seed)
     bind(spec, [], {**inputs.tensors, **inputs.params}, debug=True)
-    again = random_inputs(spec, EXTENTS, seed=seed)
+    again = random_inputs(spec, extents, seed=seed)
     assert all(torch.equal(tensor.float(), again.tensors[name].float()) for name, tensor in inputs.tensors.items())
     seq_q, seq_k = sequence_lengths(spec, inputs.tensors)
     assert max(seq_q) == 7
@@ -88,5 +90,13 @@ def test_what_is_missing_or_unknown():
         random_inputs(spec, EXTENTS | {"dim": 16})
     with pytest.raises(CallError, match="no tensor or parameter 'slope'"):
         random_inputs(spec, EXTENTS | {"dim": 8}, given={"slope": torch.zeros(4)})
+    with pytest.raises(CallError, match="no tensor has an axis 'head'"):
+        random_inputs(spec, EXTENTS | {"dim": 8, "head": 4})
+    with pytest.raises(CallError, match="axis 'batch' is -1, expected 0 to"):
+        random_inputs(spec, EXTENTS | {"dim": 8, "batch": -1})
+    with pytest.raises(CallError, match="heads is 4, which is no multiple of kv_heads = 3"):
+        random_inputs(spec, EXTENTS | {"dim": 8, "kv_heads": 3})
+    with pytest.raises(CallError, match="axis 'width' is 2, and a sequence fills 9 pages"):
+        random_inputs(attn_dsl.parse(LAYOUTS["table"]), PAGED | {"width": 2})
     with pytest.raises(CallError, match="axis 'pages' is 3, and these sequences fill"):
-        random_inputs(attn_dsl.parse(LAYOUTS["table"]), EXTENTS | {"pages": 3})
+        random_inputs(attn_dsl.parse(LAYOUTS["table"]), PAGED | {"pages": 3})
