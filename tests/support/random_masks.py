@@ -124,6 +124,8 @@ class Masks:
             self.op("lt", k, width),
             self.op("le", width, k),
             self.op("lt", self.rows[2], width),
+            self.op("lt", self.op("sub", width, q), k),
+            self.op("eq", self.op("floordiv", k, 2), self.op("mul", q, rng.choice([1, 2, 6]))),
         ]
         chosen = rng.sample(parts, rng.choice([1, 2, 2, 3]))
         mask = chosen[0]

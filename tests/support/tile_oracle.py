@@ -18,6 +18,11 @@ EMPTY, PARTIAL, FULL = 0, 1, 2
 
 def dense_mask(spec: AttentionSpec, call: Binding, batch: int) -> Tensor:
     """bool[heads, seq_q, seq_k] of one batch entry."""
+    return dense_values(spec, call, batch, spec.mask)
+
+
+def dense_values(spec: AttentionSpec, call: Binding, batch: int, expr: Expr) -> Tensor:
+    """`expr` for every head, row and key of one batch entry, [heads, seq_q, seq_k]."""
     heads, group = call.extents["heads"], call.extents["heads"] // call.extents["kv_heads"]
     seq_q, seq_k = int(call.seq_q[batch]), int(call.seq_k[batch])
     h = torch.arange(heads).view(-1, 1, 1)
@@ -55,7 +60,7 @@ def dense_mask(spec: AttentionSpec, call: Binding, batch: int) -> Tensor:
     if shift is None:
         shift = evaluate([spec.align.offset], algebra, leaf)[0]
     index["q_pos"] = q_idx + shift
-    return evaluate([spec.mask], algebra, leaf)[0].expand(heads, seq_q, seq_k)
+    return evaluate([expr], algebra, leaf)[0].expand(heads, seq_q, seq_k)
 
 
 def tile_classes(mask: Tensor, rows: int, keys: int, group: int | None) -> Tensor:

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 import torch
-from attn_dsl.lowering.tiles import Binding, TileAnalysis, analyze
+from attn_dsl.lowering.tiles import Binding, Direction, TileAnalysis, analyze
 from random_masks import random_call, random_spec
-from tile_oracle import compare, dense_mask
+from tile_oracle import compare, dense_mask, dense_values
 
 from attn_dsl.expr.text import to_text
 
@@ -32,7 +32,18 @@ def _check(analysis: TileAnalysis, call: Binding, rng: random.Random) -> Counter
     if analysis.is_ranges:
         seen["ranges"] += 1
         _check_rows(analysis, call, where)
+    _check_directions(analysis, call)
     return seen
+
+
+def _check_directions(analysis: TileAnalysis, call: Binding) -> None:
+    """A bound that is said to rise or fall with the row does."""
+    pieces = (*analysis.columns.seen.pieces, *analysis.columns.hidden.pieces)
+    for bound in {bound for piece in pieces for bound in (*piece.low, *piece.high)}:
+        for b in range(call.batch):
+            steps = dense_values(analysis.spec, call, b, bound.expr)[:, :, :1].diff(dim=1)
+            assert bound.direction not in (Direction.FIXED, Direction.RISING) or bool((steps >= 0).all()), bound
+            assert bound.direction not in (Direction.FIXED, Direction.FALLING) or bool((steps <= 0).all()), bound
 
 
 def _check_rows(analysis: TileAnalysis, call: Binding, where: object) -> None:
