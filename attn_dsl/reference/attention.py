@@ -15,7 +15,7 @@ from ..expr.torch_values import TorchAlgebra
 from ..spec.model import AttentionSpec, Axis, Param, Slice
 from ..spec.model import Tensor as SpecTensor
 from ..spec.shapes import solve_extents
-from .blockwise import BlockwiseAttention, Problem
+from .blockwise import BlockwiseAttention, Problem, exact_products
 from .geometry import Geometry, read_geometry
 from .leaves import Leaves, visible_pairs
 
@@ -39,7 +39,8 @@ def attention(
 
     `tensors`: every declared tensor, of any dtype; `params`: every parameter without a default. Inputs are converted
     to `precision` ("float32" or "float64") before any arithmetic. Blocks of `block_q` query rows and `block_k` keys
-    (chosen to fit memory when None) change rounding only. Without a declared `lse` its axes are
+    (chosen to fit memory when None) change rounding only. Autocast is off inside; on CUDA, float32 products are as
+    exact as `torch.backends.cuda.matmul` is set to make them. Without a declared `lse` its axes are
     [batch, heads, seq_q], or [heads, total_q] when q is packed.
 
     Differentiable in q, k, v (or what they are views of), float captures, float parameters given as tensors, and
@@ -48,7 +49,19 @@ def attention(
     Raises CallError: something missing (E270), shapes that do not fit (E271, E249, E243), or geometry out of range
     (E275, E276, E277).
     """
-    leaves = _leaves(spec, tensors, params, PRECISIONS[precision])
+    with exact_products(next((tensor.device for tensor in tensors.values()), torch.device("cpu"))):
+        return _attention(spec, tensors, params, PRECISIONS[precision], block_q, block_k)
+
+
+def _attention(
+    spec: AttentionSpec,
+    tensors: Mapping[str, Tensor],
+    params: Mapping[str, Value],
+    dtype: torch.dtype,
+    block_q: int | None,
+    block_k: int | None,
+) -> tuple[Tensor, Tensor]:
+    leaves = _leaves(spec, tensors, params, dtype)
     bases = {"q", "k", "v", *(view.base for view in spec.views)} & set(tensors)
     # converted before they are cut, so that the gradients of two views of one tensor are added unrounded
     converted = {name: tensors[name].to(leaves.algebra.float_dtype) for name in bases}

@@ -58,6 +58,11 @@ class Problem:
         return max(16, math.isqrt(self._pairs // (len(batch) * self.leaves.extents["heads"])))
 
 
+def exact_products(device: torch.device) -> torch.autocast:
+    """A context in which products keep the precision of their operands, whatever autocast surrounds it."""
+    return torch.autocast(device.type, enabled=False)
+
+
 def _cut(length: int, step: int) -> Iterator[range]:
     for first in range(0, length, step):
         yield range(first, min(first + step, length))
@@ -89,44 +94,8 @@ class BlockwiseAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_o: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
-        problem: Problem = ctx.problem
-        q, k, v, scale, sink, o, lse, *values = ctx.saved_tensors
-        d_q, d_k, d_v, d_scale = (torch.zeros_like(x) for x in (q, k, v, scale))
-        d_sink = None if sink is None else torch.zeros_like(sink)
-        d_values = {
-            name: torch.zeros_like(value, dtype=q.dtype)
-            for name, value, needed in zip(problem.names, values, ctx.needs_input_grad[6:], strict=True)
-            if needed
-        }
-        for batch in problem.groups:
-            for rows in problem.query_blocks(batch):
-                places = problem.leaves.geometry.q.rows(batch, rows, q.device)
-                row_q, row_do, row_o = (_take(x, places) for x in (q, d_o, o))
-                row_lse, row_dlse = (x[places].transpose(1, 2) for x in (lse, d_lse))
-                # d t = p * (d p - rest): the softmax's own sum and the LSE's gradient are one number per row
-                rest = (row_do * row_o).sum(-1) - row_dlse
-                row_dq = torch.zeros_like(row_q)
-                for keys, block, visible in problem.key_blocks(batch, rows):
-                    key_places = problem.leaves.geometry.k.rows(batch, keys, q.device)
-                    row_k, row_v = _take(k, key_places), _take(v, key_places)
-                    product = _dot(row_q, row_k)
-                    trace = _Trace(problem.leaves, block, product * scale, d_values)
-                    t = trace.logits
-                    seen = visible & (t != -INFINITY)
-                    p = torch.where(seen, torch.exp(t - row_lse[..., None]), 0.0)
-                    d_t = torch.where(seen, p * (_dot(row_do, row_v) - rest[..., None]), 0.0)
-                    d_score = trace.backward(d_t)
-                    d_product = d_score * scale
-                    d_scale += torch.where(d_score != 0, d_score * product, 0.0).sum()
-                    row_dq += seen_product(d_product, seen, row_k)
-                    _add(d_k, key_places, _over_rows(d_product, seen, row_q, k.shape[1]))
-                    _add(d_v, key_places, _over_rows(p, seen, row_do, k.shape[1]))
-                _add(d_q, places, row_dq)
-                if sink is not None and d_sink is not None:
-                    row_sink = sink[batch.start : batch.stop, :, None]
-                    p_sink = torch.where(row_sink == -INFINITY, 0.0, torch.exp(row_sink - row_lse))
-                    d_sink[batch.start : batch.stop] -= (p_sink * rest).sum(-1)
-        return None, d_q, d_k, d_v, d_scale, d_sink, *(d_values.get(name) for name in problem.names)
+        with exact_products(d_o.device):
+            return _backward(ctx, d_o, d_lse)
 
 
 def _forward_rows(
@@ -157,6 +126,47 @@ def _forward_rows(
         torch.where(empty[..., None], 0.0, o / total[..., None]),
         torch.where(empty, -INFINITY, top + torch.log(total)),
     )
+
+
+def _backward(ctx: Any, d_o: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
+    problem: Problem = ctx.problem
+    q, k, v, scale, sink, o, lse, *values = ctx.saved_tensors
+    d_q, d_k, d_v, d_scale = (torch.zeros_like(x) for x in (q, k, v, scale))
+    d_sink = None if sink is None else torch.zeros_like(sink)
+    d_values = {
+        name: torch.zeros_like(value, dtype=q.dtype)
+        for name, value, needed in zip(problem.names, values, ctx.needs_input_grad[6:], strict=True)
+        if needed
+    }
+    for batch in problem.groups:
+        for rows in problem.query_blocks(batch):
+            places = problem.leaves.geometry.q.rows(batch, rows, q.device)
+            row_q, row_do, row_o = (_take(x, places) for x in (q, d_o, o))
+            row_lse, row_dlse = (x[places].transpose(1, 2) for x in (lse, d_lse))
+            # d t = p * (d p - rest): the softmax's own sum and the LSE's gradient are one number per row
+            rest = (row_do * row_o).sum(-1) - row_dlse
+            row_dq = torch.zeros_like(row_q)
+            for keys, block, visible in problem.key_blocks(batch, rows):
+                key_places = problem.leaves.geometry.k.rows(batch, keys, q.device)
+                row_k, row_v = _take(k, key_places), _take(v, key_places)
+                product = _dot(row_q, row_k)
+                trace = _Trace(problem.leaves, block, product * scale, d_values)
+                t = trace.logits
+                seen = visible & (t != -INFINITY)
+                p = torch.where(seen, torch.exp(t - row_lse[..., None]), 0.0)
+                d_t = torch.where(seen, p * (_dot(row_do, row_v) - rest[..., None]), 0.0)
+                d_score = trace.backward(d_t)
+                d_product = d_score * scale
+                d_scale += torch.where(d_score != 0, d_score * product, 0.0).sum()
+                row_dq += seen_product(d_product, seen, row_k)
+                _add(d_k, key_places, _over_rows(d_product, seen, row_q, k.shape[1]))
+                _add(d_v, key_places, _over_rows(p, seen, row_do, k.shape[1]))
+            _add(d_q, places, row_dq)
+            if sink is not None and d_sink is not None:
+                row_sink = sink[batch.start : batch.stop, :, None]
+                p_sink = torch.where(row_sink == -INFINITY, 0.0, torch.exp(row_sink - row_lse))
+                d_sink[batch.start : batch.stop] -= (p_sink * rest).sum(-1)
+    return None, d_q, d_k, d_v, d_scale, d_sink, *(d_values.get(name) for name in problem.names)
 
 
 class _Trace:

@@ -57,7 +57,8 @@ def random_inputs(
     Raises CallError: an axis that neither `extents` nor a given tensor decides, or extents that contradict each other
     (E271), extents out of range (E249, E243), or a name that the spec does not have (E270).
     """
-    return _Maker(spec, extents, seed, dict(given or {}), operands).make(torch.device(device))
+    with torch.device("cpu"):  # drawn there, so that every device gets the same numbers
+        return _Maker(spec, extents, seed, dict(given or {}), operands).make(torch.device(device))
 
 
 class _Maker:

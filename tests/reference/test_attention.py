@@ -288,6 +288,17 @@ def test_inputs_of_every_dtype_are_converted_first(dtype):
     torch.testing.assert_close(lse.double(), expected[1], rtol=1e-5, atol=1e-5)
 
 
+def test_autocast_around_it_changes_nothing():
+    spec = attn_dsl.parse(BSHD + "mask = kv_idx <= q_pos")
+    operands = [operand.float().requires_grad_() for operand in _operands()]
+    results = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            o, lse = attention(spec, dict(zip("qkv", operands, strict=True)), {})
+            results.append((o, lse, *torch.autograd.grad(o.square().sum(), operands)))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
 def test_a_batch_of_zero():
     spec = attn_dsl.parse(BSHD + "mask = kv_idx <= q_pos")
     q, k, v = _operands(batch=0)
