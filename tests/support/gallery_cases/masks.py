@@ -156,12 +156,12 @@ def natten_2d() -> Case:
 
 @case
 def sliding_tile() -> Case:
-    tiles, tile, prompt = (5, 3, 4), 2, 7  # time, rows and columns in tiles; tokens of a tile; tokens of the prompt
-    video = tile * 5 * 3 * 4
+    tiles, tile, prompt = (5, 4, 6), 2, 7  # time, rows and columns in tiles; tokens of a tile; tokens of the prompt
+    video = tile * 5 * 4 * 6
     x = Problem("sliding_tile", seq_q=video + prompt, seq_k=video + prompt, heads=1, batch=1)
 
     def places(number: int) -> tuple[int, ...]:
-        return number // 12, number // 4 % 3, number % 4
+        return number // 24, number // 6 % 4, number % 6
 
     def sees(p: int, j: int) -> bool:
         if p >= video or j >= video:
@@ -169,7 +169,7 @@ def sliding_tile() -> Case:
         starts = [min(max(at - 1, 0), extent - 3) for at, extent in zip(places(p // tile), tiles, strict=True)]
         return all(first <= at < first + 3 for first, at in zip(starts, places(j // tile), strict=True))
 
-    sizes = {"tiles_t": 5, "tiles_h": 3, "tiles_w": 4, "kernel": 3}
+    sizes = {"tiles_t": 5, "tiles_h": 4, "tiles_w": 6, "kernel": 3}
     return x.case(pairwise(x, sees), constants={"tile_tokens": tile}, **sizes)
 
 
