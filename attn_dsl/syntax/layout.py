@@ -145,7 +145,7 @@ class Writer:
             position = self._comments_before(span.start, position, entries, margin, blanks)
             blank = blanks and bool(entries) and self._blank_between(position, span.start)
             lead = margin + item.lead
-            written = self._piece(item.piece, indent, len(lead), len(item.tail), bracketed=not hoist)
+            written = self._piece(item.piece, indent, len(lead), len(item.tail), bracketed=not blanks)
             if hoist:
                 lost = [c for c in self._inside(span.start, span.end) if c.start not in self._written]
                 if lost:
