@@ -26,7 +26,7 @@ class Block:
 
 
 class Leaves:
-    """Reads captures and parameters of one call. Indices are clamped, so that no read leaves its tensor."""
+    """Reads captures and parameters of one call. The spec's indices already lie inside their axes."""
 
     def __init__(
         self,
@@ -93,10 +93,9 @@ class Leaves:
                 return ()
             return (block.index[{"heads": "h", "kv_heads": "kv_h", "batch": "b"}[per]],)
         places: list[Tensor] = []
-        for axis, extent, place in zip(self.spec.tensor(name).axes, self.values[name].shape, indices, strict=True):
+        for axis, place in zip(self.spec.tensor(name).axes, indices, strict=True):
             side = _PACKED.get(axis.name or "")
-            stored = place if side is None else place + block.packed[side]
-            places.append(stored.clamp(0, extent - 1))
+            places.append(place if side is None else place + block.packed[side])
         return tuple(places)
 
     def _packed(self, batch: range) -> dict[str, Tensor]:

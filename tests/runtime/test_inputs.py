@@ -92,6 +92,10 @@ def test_what_is_missing_or_unknown():
         random_inputs(spec, EXTENTS | {"dim": 8}, given={"slope": torch.zeros(4)})
     with pytest.raises(CallError, match="no tensor has an axis 'head'"):
         random_inputs(spec, EXTENTS | {"dim": 8, "head": 4})
+    with pytest.raises(CallError, match=r"axis 'dim_v' is 4 in c and 8 in v \(whose inner axis is 'dim'\)"):
+        random_inputs(attn_dsl.parse(LAYOUTS["packed"] + "c: f32[dim_v]\nscore = score + c[0]"), EXTENTS | {"dim_v": 4})
+    with pytest.raises(CallError, match=r"axis 'num_pages' is \d+ in these tensors; asked for 999"):
+        random_inputs(attn_dsl.parse(LAYOUTS["csr"]), PAGED | {"num_pages": 999})
     with pytest.raises(CallError, match="axis 'batch' is -1, expected 0 to"):
         random_inputs(spec, EXTENTS | {"dim": 8, "batch": -1})
     with pytest.raises(CallError, match="heads is 4, which is no multiple of kv_heads = 3"):
