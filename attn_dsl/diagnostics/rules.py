@@ -23,12 +23,14 @@ _SENTENCES = {
     "E205": "Every bracket is closed.",
     "E206": "Brackets and operators nest at most 100 deep.",
     "E207": "An integer literal fits 64 bits and a float literal is finite.",
+    "E208": "A file has at most 1,000 statements.",
     # E21x: imports
     "E210": "An import names an existing library file.",
     "E211": "An import stays inside the standard library or the folder of the importing spec.",
     "E212": "Imports form no cycle.",
     "E213": "An import names a definition of the library it reads.",
     "E214": "Only a library can be imported; a library declares no tensors, parameters or clauses.",
+    "E215": "A spec reads at most 64 libraries.",
     # E22x: names
     "E220": "A name is defined before it means something.",
     "E221": "A name is defined once and is no reserved, index, axis or builtin name.",
@@ -85,6 +87,20 @@ _SENTENCES = {
     "E282": "A target's hardware and software are present.",
     "E283": "Command-line values have the form the option documents.",
     "E284": "A file that a command reads or writes besides specs can be read and written.",
+    # E30x: PTX text given to the emulator
+    "E300": "PTX text follows the grammar of the PTX ISA.",
+    "E301": "Every PTX opcode, modifier and directive of a kernel is one the emulator models.",
+    "E302": "The operands of a PTX instruction fit its opcode.",
+    "E303": "PTX is for a target and an ISA version the emulator models.",
+    "E304": "A PTX name is declared once and before it means something.",
+    # E31x: the emulated device
+    "E310": "The emulator's native code can be built: there is a C compiler and a folder to keep the result.",
+    "E311": "CuTe DSL has the version the emulator knows.",
+    "E312": "A launch has a shape, arguments and shared memory that the device can carry out.",
+    "E313": "One device is active at a time, and is used by the thread that opened it.",
+    "E314": "Memory given to a kernel stays allocated and keeps its size until the launch is over.",
+    "E315": "A device has one of the architectures the emulator models.",
+    "E319": "A kernel runs without findings.",
 }
 
 RULES: dict[str, Rule] = {code: Rule(code, sentence) for code, sentence in _SENTENCES.items()}

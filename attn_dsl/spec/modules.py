@@ -10,6 +10,7 @@ from ..diagnostics import AttnSyntaxError, Diagnostics, Span, did_you_mean
 from ..syntax import tree
 from .names import is_taken
 
+MAX_LIBRARIES = 64  # files one spec reads, directly or through other libraries
 STD = Path(__file__).resolve().parent.parent / "std"
 
 Definition = tree.Const | tree.Let | tree.Function | tree.Param | tree.TensorDecl
@@ -84,6 +85,14 @@ class Loader:
         if path in self._open:
             chain = " -> ".join(p.name for p in [*self._open[self._open.index(path) :], path])
             self._report.error("E212", f"imports form a cycle: {chain}", statement.span)
+            return None
+        if path not in self._loaded and len(self._loaded) == MAX_LIBRARIES:
+            self._report.error(
+                "E215",
+                f"{_dotted(statement)} is library {MAX_LIBRARIES + 1} of this spec; it reads at most {MAX_LIBRARIES}",
+                statement.span,
+                "put definitions that are used together into one file",
+            )
             return None
         if path not in self._loaded:
             self._loaded[path] = None

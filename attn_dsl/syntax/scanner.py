@@ -14,6 +14,7 @@ from ..diagnostics import MAX_FINDINGS, Diagnostic, Source, Span
 from .grammar import Grammar
 from .tokens import MAX_NESTING, Token, shown
 
+MAX_STATEMENTS = 1_000  # of one file
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _DEFINES = re.compile(r"[ \t]*=(?!=)")
 
@@ -57,10 +58,10 @@ class _Scanner:
             if kind == "SPACE":
                 continue
             if kind == "NEWLINE":
-                if len(self.result.problems) > MAX_FINDINGS:
-                    break
                 at_line_start = True
                 self._line_break(match.start())
+                if len(self.result.problems) > MAX_FINDINGS or len(self.result.lines) > MAX_STATEMENTS:
+                    break
                 continue
             if kind == "COMMENT":
                 self.result.comments.append(Span(source, *match.span()))
@@ -86,9 +87,18 @@ class _Scanner:
                 token = Token(str(kind), value, match.start(), source)
             at_line_start = False
             self.line.tokens.append(token)
-        self._unclosed(self.open)
-        self._finish()
+        else:
+            self._unclosed(self.open)
+            self._finish()
+        self._too_many()
         return self.result
+
+    def _too_many(self) -> None:
+        for line in self.result.lines[MAX_STATEMENTS : MAX_STATEMENTS + 1]:
+            message = f"this is the {MAX_STATEMENTS + 1:,}st statement; a file has at most {MAX_STATEMENTS:,}"
+            hint = "definitions can move to library files and be imported"
+            self.result.problems.append(Diagnostic("E208", message, line.tokens[0].span, hint))
+        del self.result.lines[MAX_STATEMENTS:]
 
     def _problem(self, code: str, message: str, token: Token, hint: str | None = None) -> None:
         self.result.problems.append(Diagnostic(code, message, token.span, hint))

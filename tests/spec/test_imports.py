@@ -93,3 +93,15 @@ def test_libraries_alone_are_checked(check):
     assert checked.spec is None
     assert checked.diagnostics == ()
     assert [p.code for p in check("def f(x: int) -> bool = x < seq", prelude="").errors] == ["E220"]
+
+
+def test_a_spec_reads_at_most_64_libraries_however_they_are_imported(codes, check, folder):
+    for place in range(70):
+        more = f"from .m{place + 1} import x{place + 1}\n" if place < 69 else ""
+        (folder / f"m{place}.attn").write_text(f"{more}let x{place} = {place}\n")
+    assert check("from .m6 import x6\nmask = kv_idx < x6", folder=folder).spec is not None
+    assert codes("from .m5 import x5\nmask = kv_idx < x5", folder=folder) == ["E215"]
+    wide = "".join(f"from .w{place} import y{place}\n" for place in range(65))
+    for place in range(65):
+        (folder / f"w{place}.attn").write_text(f"let y{place} = {place}\n")
+    assert codes(wide, folder=folder) == ["E215"]
