@@ -56,9 +56,10 @@ def execute(options: argparse.Namespace) -> int:
     """Explains the spec of `options`; the exit code."""
     checked = files.examine(options.file, values.constants(options.const))
     spec = files.spec_of(options.file, checked)
-    from .tile_report import cost, tiles, work  # these import torch, so only once the spec is sound
+    with Progress("loading torch") as progress:
+        from .tile_report import cost, tiles, work
 
-    with Progress("analysing tiles"):
+        progress.step("analysing tiles")
         inputs, notes = inputs_of(spec, options)
         found = cost(spec, inputs, notes, options.tile_q, options.tile_k, options.pack)
     sections = [

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from ..diagnostics import Diagnostics, did_you_mean
-from ..expr import INT
+from ..expr import INT, children_first
 from ..runtime import Inputs, random_inputs
 from ..spec import AttentionSpec, Role
+from ..spec.names import STANDARD_AXES
 from ..spec.shapes import axis_extent, depends_on, solve_extents
 from . import values
 from .console import UsageError
@@ -22,6 +23,7 @@ from .values import Number
 
 _OPERANDS = (Role.QUERY, Role.KEY, Role.VALUE, Role.POOL)
 _DRAWN = 4  # bytes of an element while it is drawn: f32
+_OWN_EXTENT = 64  # of an axis that only captures have
 _HEADS, _GROUP, _DIM = 8, 4, 64  # query heads, query heads per K/V head, elements: sizes nobody chose
 
 
@@ -45,11 +47,13 @@ def make_inputs(
     params = {name: _param(spec, name, value) for name, value in values.params(spec, options.param).items()}
     settled = solve_extents(spec, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, Diagnostics())
     chosen |= _unsettled(spec, {**settled, **chosen}, defaults)
+    own = {name: _OWN_EXTENT for name in _own_axes(spec) if name not in {**settled, **chosen}}
+    chosen |= own
     _fits_memory(spec, {**settled, **chosen}, set(tensors), operands)
     inputs = random_inputs(
         spec, chosen, seed=options.seed, device=device, given={**tensors, **params}, operands=operands
     )
-    return inputs, [*converted, *inputs.notes]
+    return inputs, [*converted, *(f"{name}: {extent} entries" for name, extent in own.items()), *inputs.notes]
 
 
 def _chosen(spec: AttentionSpec, shape: dict[str, int], asked: Mapping[str, int | None]) -> dict[str, int]:
@@ -66,6 +70,30 @@ def _chosen(spec: AttentionSpec, shape: dict[str, int], asked: Mapping[str, int 
         if shape.get(name, extent) != extent:
             raise UsageError.say(f"--{name.replace('_', '-')} {extent} contradicts --shape {name}={shape[name]}")
     return {**shape, **single}
+
+
+def notes_on_mask(spec: AttentionSpec, notes: Iterable[str]) -> list[str]:
+    """The sentences about tensors and axes that decide who sees whom: what the mask and the alignment read, lengths."""
+    roots = [spec.mask] if spec.align.offset is None else [spec.mask, spec.align.offset]
+    nodes = list(children_first(roots))
+    read = {str(node.attr) for node in nodes if node.op == "read"}
+    named = read | {str(node.attr) for node in nodes if node.op == "size"}
+    named |= {tensor.name for tensor in spec.tensors if tensor.role is Role.GEOMETRY}
+    named |= {name for tensor in read for axis in spec.tensor(tensor).axes for name in depends_on(axis)}
+    return [note for note in notes if note.partition(":")[0] in named]
+
+
+def _own_axes(spec: AttentionSpec) -> list[str]:
+    """Axes that only captures have, so that nothing else decides their extents."""
+    own: dict[str, None] = {}
+    taken = set(STANDARD_AXES)
+    for tensor in spec.tensors:
+        names = [name for axis in tensor.axes for name in depends_on(axis)]
+        if tensor.role is Role.CAPTURE:
+            own |= dict.fromkeys(names)
+        else:
+            taken.update(names)
+    return [name for name in own if name not in taken]
 
 
 def _fits_memory(spec: AttentionSpec, extents: Mapping[str, int], given: set[str], operands: bool) -> None:

@@ -63,15 +63,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Runs the spec of `options`; the exit code."""
-    from ..runtime import compile_for
-    from .inputs import make_inputs
-
     spec = files.spec(options.file, values.constants(options.const))
     if options.dtype is not None:
         spec = with_dtype(spec, _OPERAND_DTYPES[options.dtype])
-    device = _device(options.device)
-    compiled = compile_for(spec, options.target)
-    with Progress("making inputs") as progress:
+    with Progress("loading torch") as progress:
+        from ..runtime import compile_for
+        from .inputs import make_inputs
+
+        device = _device(options.device)
+        compiled = compile_for(spec, options.target)
+        progress.step("making inputs")
         inputs, notes = make_inputs(spec, options, asked={}, defaults=_SIZES, device=device)
         progress.step(f"running on {compiled.target}")
         output, lse = _call(compiled, inputs)

@@ -7,7 +7,7 @@ import argparse
 from .. import show as pictures
 from ..expr import Expr, children_first
 from ..show import MaskGrid, TerminalStyle
-from ..spec import AttentionSpec, Role
+from ..spec import AttentionSpec
 from ..spec.model import UNBOUNDED
 from . import files, values
 from .console import OK, Progress, UsageError, plural, terminal_style, write_whole
@@ -82,7 +82,7 @@ def _grid(
 ) -> tuple[MaskGrid, list[str]]:
     """The mask as the options want it, and a sentence for each run-time value behind it."""
     from ..show.mask import mask_grid
-    from .inputs import make_inputs
+    from .inputs import make_inputs, notes_on_mask
 
     defaults = {"batch": options.batch + 1, "seq_q": 64, "seq_k": 64}
     if options.head > 0:
@@ -113,15 +113,13 @@ def _grid(
         tiles=tiles,
         progress=lambda done, total: progress.step(f"evaluating the mask: {done / total:.0%}"),
     )
-    used = {str(node.attr) for node in children_first([spec.mask, *_offset(spec)])}
-    used |= {tensor.name for tensor in spec.tensors if tensor.role is Role.GEOMETRY}
-    values_used = [
+    named = {str(node.attr) for node in children_first([spec.mask, *_offset(spec)]) if node.op == "param"}
+    chosen = [
         f"{param.name} = {_value(inputs.params.get(param.name, param.default))}"
         for param in spec.params
-        if param.name in used
+        if param.name in named
     ]
-    invented = [note for note in notes if note.partition(":")[0] in used and note.partition(":")[0] in inputs.tensors]
-    return grid, [*values_used, *invented]
+    return grid, [*chosen, *notes_on_mask(spec, notes)]
 
 
 def _offset(spec: AttentionSpec) -> tuple[Expr, ...]:

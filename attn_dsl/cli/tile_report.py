@@ -14,6 +14,7 @@ from ..reference import mask_block, sequence_lengths
 from ..runtime import Inputs
 from ..spec import AttentionSpec
 from .explanation import Section, columns
+from .inputs import notes_on_mask
 
 _DEFAULT_TILE = 128  # rows, keys
 _COUNTED = 2**24  # pairs that are counted one by one where no closed form counts them
@@ -48,16 +49,8 @@ def cost(
     visible = analysis.visible_pairs(binding)
     if visible is None and pairs <= _COUNTED:
         visible = _count(spec, inputs)
-    used = {str(node.attr) for node in children_first([spec.mask, analysis.shift])}
-    used |= {
-        name
-        for side in (spec.lengths_q, spec.lengths_k)
-        for name in (side.cu_seqlens, side.used, side.left_pad)
-        if name
-    }
-    notes = tuple(note for note in assumed if note.partition(":")[0] in used)
     flop = 2 * (inputs.extents["dim"] + inputs.extents["dim_v"])
-    return Cost(analysis, grid, pack_gqa, pairs, visible, flop, notes)
+    return Cost(analysis, grid, pack_gqa, pairs, visible, flop, tuple(notes_on_mask(spec, assumed)))
 
 
 def bind(spec: AttentionSpec, inputs: Inputs) -> Binding:

@@ -162,3 +162,17 @@ def test_roundoff_is_that_of_torch() -> None:
 
     for dtype, roundoff in accuracy.ROUNDOFF.items():
         assert torch.finfo(TORCH_DTYPES[dtype]).eps / 2 == roundoff, dtype
+
+
+def test_axes_of_captures_have_a_size_that_is_said(run, write) -> None:
+    name = write(
+        "a.attn",
+        "few: f32[half]\ntable: f32[entries, 2 * half + 1]\nscore = score + few[0] * table[0, 0]\n",
+        operands=True,
+    )
+    report = json.loads(run("run", name, "--shape", SMALL, "--format", "json").out)
+    assert (report["extents"]["entries"], report["extents"]["half"]) == (64, 64)
+    drawn = ["few: normally distributed", "table: normally distributed"]
+    assert report["assumed"] == ["half: 64 entries", "entries: 64 entries", *drawn]
+    report = json.loads(run("run", name, "--shape", f"{SMALL},half=3,entries=5", "--format", "json").out)
+    assert report["assumed"] == drawn
