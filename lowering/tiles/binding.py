@@ -112,8 +112,10 @@ class Leaves:
             return torch.tensor(self.binding.extents[name], device=self.binding.device)
         value = self.binding.values[name]
         if node.op == "param":
-            per = self._spec.param(name).per
-            value = value if value.dim() == 0 or per is None else value[index[_PARAM_INDEX[per]]]
+            param = self._spec.param(name)
+            if param.low is not None or param.high is not None:
+                value = value.clamp(param.low, param.high)  # as on every target: a divisor stays positive
+            value = value if value.dim() == 0 or param.per is None else value[index[_PARAM_INDEX[param.per]]]
         else:
             value = self._element(node, value, operands, index)
         return value.to(self.values.dtype(node.type))

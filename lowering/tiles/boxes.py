@@ -15,7 +15,7 @@ from attn_dsl.lowering.tiles.binding import Leaves
 from attn_dsl.lowering.tiles.cells import Cells
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence, substitute
 from attn_dsl.lowering.tiles.ranges import TileRanges, needs_table
-from attn_dsl.lowering.tiles.tables import BLOCK, column_tables, key_tiles, row_tables
+from attn_dsl.lowering.tiles.tables import BLOCK, column_tables, row_tables
 from torch import Tensor
 
 from attn_dsl.expr import BOOL, Expr, ExprBuilder, evaluate
@@ -85,22 +85,20 @@ class BoxTester:
 
     def _candidates(self, seen: TileRanges, hidden: TileRanges) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Tiles of `seen` in blocks: tiled head, query tile, key tile, and whether `hidden` covers it too."""
-        heads, tiles, ranges = seen.start.shape
-        all_keys = torch.arange(key_tiles(self._leaves, self._cells), device=seen.start.device)
-        step = max(1, BLOCK // max(1, len(all_keys) * (ranges + hidden.start.shape[2])))
-        for row in range(heads):
-            for start in range(0, tiles, step):
-                part = slice(start, min(start + step, tiles))
-                inside, outside = (
-                    ((all_keys >= r.start[row, part, :, None]) & (all_keys < r.stop[row, part, :, None])).any(1)
-                    for r in (seen, hidden)
-                )
-                cell, key = inside.nonzero(as_tuple=True)
-                members = self._cells.shape[1]
-                few = max(1, BLOCK // (COST * members))
-                for first in range(0, len(cell), few):
-                    c, k = cell[first : first + few], key[first : first + few]
-                    yield torch.full_like(c, row), c + start, k, outside[c, k]
+        _, tiles, ranges = seen.start.shape
+        start, length = (side.flatten() for side in seen.disjoint())
+        done = length.cumsum(0)
+        most = max(1, BLOCK // (COST * self._cells.shape[1]))
+        first = 0
+        while first < len(length):
+            before = int(done[first - 1]) if first else 0
+            stop = max(first + 1, int(torch.searchsorted(done, before + most, right=True)))
+            counts = length[first:stop]
+            which = torch.repeat_interleave(torch.arange(first, stop, device=length.device), counts)
+            key = torch.arange(len(which), device=length.device) - (done[which] - length[which] - before) + start[which]
+            row, cell = which // ranges // tiles, which // ranges % tiles
+            yield row, cell, key, hidden.covers((row, cell), key)
+            first = stop
 
     def _block(self, row: Tensor, cell: Tensor, key: Tensor, covered: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The visited ones among some tiles, and which of them are full."""

@@ -27,13 +27,21 @@ class TileRanges:
     start: Tensor
     stop: Tensor
 
-    def length(self) -> Tensor:
-        """How many key tiles the union of a query tile's ranges has, int64[query tiles...]."""
+    def disjoint(self) -> tuple[Tensor, Tensor]:
+        """(start, length) of ranges with the same union that do not overlap, from left to right."""
         order = self.start.argsort(-1)
         start, stop = self.start.gather(-1, order), self.stop.gather(-1, order)
         reached = torch.cummax(stop, -1).values
-        before = torch.cat([torch.zeros_like(reached[..., :1]), reached[..., :-1]], -1)
-        return (stop - torch.maximum(start, before)).clamp(min=0).sum(-1)
+        start[..., 1:] = torch.maximum(start[..., 1:], reached[..., :-1])
+        return start, (stop - start).clamp(min=0)
+
+    def length(self) -> Tensor:
+        """How many key tiles the union of a query tile's ranges has, int64[query tiles...]."""
+        return self.disjoint()[1].sum(-1)
+
+    def covers(self, place: tuple[Tensor, ...], tile: Tensor) -> Tensor:
+        """Whether the ranges at `place`, an index into the query tiles, cover the key tiles `tile`."""
+        return ((tile[:, None] >= self.start[place]) & (tile[:, None] < self.stop[place])).any(-1)
 
     def joined(self, other: TileRanges) -> TileRanges:
         return TileRanges(torch.cat([self.start, other.start], -1), torch.cat([self.stop, other.stop], -1))

@@ -76,15 +76,15 @@ def _sweep(kind: str, seed: int, specs: int) -> Counter[str]:
 
 def test_random_masks_are_sound() -> None:
     """Any mask the language can say. Counts make sure that the sample reaches each kind."""
-    seen = _sweep("any", 1, 120)
+    seen = _sweep("any", 1, 100)
     assert min(seen[kind] for kind in ("exact", "ranges", "packed heads", "proved exact")) >= 5, seen
 
 
 def test_random_range_masks_are_their_ranges() -> None:
     """Masks of windows, chunks, prefixes and their unions: ranges, and mostly proved exact."""
-    seen = _sweep("ranges", 2, 120)
-    assert seen["ranges"] == 120 * CALLS_PER_SPEC
-    assert seen["proved exact"] >= 80, seen
+    seen = _sweep("ranges", 2, 90)
+    assert seen["ranges"] == 90 * CALLS_PER_SPEC
+    assert seen["proved exact"] >= 50, seen
 
 
 @pytest.mark.slow
