@@ -274,11 +274,11 @@ class IntervalAlgebra:
     def _from_bits(self, ones: Number, maybe: Number, x: IntInterval, y: IntInterval) -> tuple[Number, Number]:
         """Bounds of the ints whose set bits include `ones` and lie in `maybe`, made of the bits of `x` and `y`."""
         n = self._n
-        signed = (ones >= 0) & (maybe < 0)
+        signed = (ones >= 0) & (maybe < 0)  # the sign is unknown, so `ones` is 0
         width = n.const(0)  # all members of x and y lie in -width - 1 .. width, hence so does the result
         for bound in (x.lo, x.hi, y.lo, y.hi):
             width = width | n.smear(n.where(bound < 0, -1 - bound, bound))
-        return n.where(signed, ones | ~width, ones), n.where(signed, maybe & width, maybe)
+        return n.where(signed, ~width, ones), n.where(signed, maybe & width, maybe)
 
     # --- comparisons and logic
 
