@@ -4,6 +4,7 @@ Read from the syntax tree, so imports inside functions and under TYPE_CHECKING c
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -152,6 +153,18 @@ def test_imports_follow_the_table() -> None:
         found += violations(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py")
     assert checked > 3
     assert not found, "\n".join(found)
+
+
+def test_the_document_has_the_same_table() -> None:
+    text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) ?\|", text, re.MULTILINE)
+    said = {name: "*" if may == "everything" else " ".join(re.findall(r"`([\w.]+)`", may)) for name, may in rows}
+    meant = {
+        each.name.removeprefix("attn_dsl."): " ".join(sorted(prefix.removeprefix("attn_dsl.") for prefix in each.may))
+        for each in ROOMS
+        if each.name not in ("attn_dsl", "attn_dsl._version")
+    }
+    assert said == meant
 
 
 @pytest.mark.parametrize(
