@@ -120,8 +120,6 @@ def _check_tensor(spec: AttentionSpec, name: str, value: Any, problems: Diagnost
     if value.layout is not torch.strided:
         problems.error("E279", f"{name} has the layout {value.layout}, expected a strided tensor")
         return False
-    if value.is_meta:
-        problems.error("E279", f"{name} is on the meta device and has no memory to read")
     return True
 
 
@@ -147,3 +145,5 @@ def _check_devices(tensors: Mapping[str, Tensor], problems: Diagnostics) -> None
                 f"{name} is on {value.device}, expected {first[1].device}, where {first[0]} is",
                 hint=f"move it: {name}.to({str(first[1].device)!r})",
             )
+        elif value.is_meta:
+            problems.error("E279", f"{name} is on the meta device and has no memory to read")

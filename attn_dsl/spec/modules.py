@@ -24,6 +24,7 @@ class Module:
     folder: Path | None  # None for a text without a place: relative imports are refused
     own: dict[str, tree.Const | tree.Let | tree.Function] = field(default_factory=dict)
     imported: dict[str, tuple[Module, str]] = field(default_factory=dict)  # local name -> (library, its name there)
+    broken: set[str] = field(default_factory=set)  # imports that failed and are reported: uses are not reported again
 
     def find(self, name: str) -> tuple[Module, tree.Const | tree.Let | tree.Function] | None:
         """The definition `name` stands for in this file, with the file that holds it."""
@@ -68,11 +69,12 @@ class Loader:
 
     def _import(self, module: Module, statement: tree.Import) -> None:
         library = self._library(module, statement)
-        if library is None:
-            return
         for item in statement.names:
             self._define(module, tree.Name(item.alias, span=item.span))
-            if library.find(item.name) is None:
+            if library is None or item.name in library.broken:
+                module.broken.add(item.alias)
+            elif library.find(item.name) is None:
+                module.broken.add(item.alias)
                 hint = did_you_mean(item.name, library.own)
                 self._report.error("E213", f"{_dotted(statement)} defines no '{item.name}'", item.span, hint)
             else:

@@ -341,6 +341,8 @@ class Typer:
             self.call_site = saved
 
     def unknown(self, name: str, span: Span, module: Module, scope: Mapping[str, Value]) -> None:
+        if name in module.broken:
+            return
         if name in FOREIGN:
             self.fail("E251", f"'{name}' is not part of the language: {FOREIGN[name]}", span)
             return

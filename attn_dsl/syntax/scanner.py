@@ -97,7 +97,8 @@ class _Scanner:
         for line in self.result.lines[MAX_STATEMENTS : MAX_STATEMENTS + 1]:
             message = f"this is the {MAX_STATEMENTS + 1:,}st statement; a file has at most {MAX_STATEMENTS:,}"
             hint = "definitions can move to library files and be imported"
-            self.result.problems.append(Diagnostic("E208", message, line.tokens[0].span, hint))
+            span = line.tokens[0].span.to(line.tokens[-1].span)
+            self.result.problems.append(Diagnostic("E208", message, span, hint))
         del self.result.lines[MAX_STATEMENTS:]
 
     def _problem(self, code: str, message: str, token: Token, hint: str | None = None) -> None:

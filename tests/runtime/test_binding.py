@@ -135,7 +135,8 @@ def test_dtypes():
 def test_devices_and_layouts():
     _bad("E273", "slopes is on meta, expected cpu, where q is", slopes=torch.zeros(4, device="meta"))
     _bad("E273", "window is on meta, expected cpu", window=torch.zeros((), dtype=torch.int32, device="meta"))
-    _bad("E279", "slopes is on the meta device and has no memory to read", slopes=torch.zeros(4, device="meta"))
+    meta = {name: tensor.to("meta") for name, tensor in _tensors().items()}
+    _bad("E279", "slopes is on the meta device and has no memory to read", **meta)
     _bad(
         "E279", "table has the layout torch.sparse_coo, expected a strided tensor", table=torch.zeros(2, 3).to_sparse()
     )

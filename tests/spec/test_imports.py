@@ -105,3 +105,12 @@ def test_a_spec_reads_at_most_64_libraries_however_they_are_imported(codes, chec
     for place in range(65):
         (folder / f"w{place}.attn").write_text(f"let y{place} = {place}\n")
     assert codes(wide, folder=folder) == ["E215"]
+
+
+def test_uses_of_an_import_that_failed_are_not_reported_again(codes, folder):
+    assert codes("from std.windows import window\nmask = window(3) and kv_idx < 9") == ["E210"]
+    assert codes("from std.window import windows as near\nlet reach = near\nmask = near(3)") == ["E213"]
+    (folder / "a.attn").write_text("from .missing import x\nlet y = x + 1\n")
+    assert codes("from .a import x, y\nmask = kv_idx < x + y", folder=folder) == ["E210"]
+    (folder / "b.attn").write_text("from .b import x\nlet y = x + 1\n")
+    assert codes("from .b import y\nmask = kv_idx < y", folder=folder) == ["E212"]
