@@ -78,7 +78,7 @@ ROOMS = (
     room(
         "emulator",
         may="diagnostics",
-        external="torch",
+        external="cutlass torch tvm_ffi",
         why="a device that runs instructions: it must not know what attention is, or it could be lenient",
     ),
     room(

@@ -1,0 +1,24 @@
+"""What the emulator raises: `AttnDslError` with codes E30x (PTX text) and E31x (the device)."""
+
+from __future__ import annotations
+
+from ..diagnostics import AttnDslError, Diagnostic, Source, Span
+
+
+class EmulatorError(AttnDslError):
+    """The virtual device cannot do what it was asked (E31x)."""
+
+
+class PtxError(EmulatorError):
+    """The PTX text is malformed, or uses something that is not modelled (E30x)."""
+
+    @classmethod
+    def at(cls, code: str, message: str, source: Source, start: int, end: int, hint: str | None = None) -> PtxError:
+        """An error about characters [start, end) of the PTX text."""
+        return cls((Diagnostic(code, message, Span(source, start, end), hint),))
+
+
+class KernelFinding(EmulatorError):
+    """A kernel did something wrong (E319); `findings` lists everything that was found up to the stop."""
+
+    findings: tuple[object, ...] = ()

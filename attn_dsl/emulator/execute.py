@@ -1,0 +1,47 @@
+"""A decoded kernel made ready to run: global variables placed, launches carried out, findings raised."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from dataclasses import replace
+
+from .errors import KernelFinding
+from .native import Alloc, LaunchConfig, Program
+from .program import DecodedProgram
+from .report import Finding, LaunchReport, short_name
+
+MODES = ("error", "collect", "off")
+
+
+class Loaded:
+    """A program in the execution core, together with the memory of its module's global variables."""
+
+    def __init__(self, decoded: DecodedProgram) -> None:
+        self._globals = ctypes.create_string_buffer(decoded.globals, max(1, len(decoded.globals)))
+        if decoded.relocations:
+            consts = bytearray(decoded.consts)
+            base = ctypes.addressof(self._globals)
+            for slot, offset in decoded.relocations:
+                consts[4 * slot : 4 * slot + 8] = (base + offset).to_bytes(8, "little")
+            decoded = replace(decoded, consts=bytes(consts))
+        self.decoded = decoded
+        self._program = Program(decoded)
+
+    def run(self, config: LaunchConfig, params: bytes, allocations: Iterable[Alloc]) -> LaunchReport:
+        """Run one launch. Raises EmulatorError (E312) if its shape is impossible; findings are in the report."""
+        ranges = list(allocations)
+        if self.decoded.globals:
+            ranges.append(Alloc(ctypes.addressof(self._globals), len(self.decoded.globals)))
+        result = self._program.launch(config, params, ranges)
+        return LaunchReport.of(self.decoded.name, self.decoded.lines, config, result)
+
+
+def raise_findings(findings: tuple[Finding, ...]) -> None:
+    """Raise KernelFinding (E319) if there are any."""
+    if findings:
+        count = f"{len(findings)} findings, the first: " if len(findings) > 1 else ""
+        error = KernelFinding.of("E319", f"{short_name(findings[0].kernel)}: {count}{findings[0]}")
+        assert isinstance(error, KernelFinding)
+        error.findings = findings
+        raise error

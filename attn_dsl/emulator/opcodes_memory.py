@@ -1,0 +1,163 @@
+"""Opcode table: addresses, loads, stores, atomics and asynchronous copies (PTX ISA 9.1, chapters 9.7.9, 9.7.13)."""
+
+from __future__ import annotations
+
+from .forms import Choices, Form, Number, number
+from .isa import isa
+
+_SPACE = "space=const|global|local|param|param::entry|shared|shared::cta|shared::cluster?"
+_SCOPE = "scope=cta|cluster|gpu|sys?"
+_LEVEL1 = r"evict=/L1::\w+/?"
+_HINT = "L2::cache_hint?"
+_PREFETCH = r"prefetch=/L2::\d+B/?"
+_MEMORY_TYPES = "t=b8|u8|s8|b16|u16|s16|f16|bf16|b32|u32|s32|f32|b64|u64|s64|f64|b128"
+_CLASS = {"local": "LOCAL", "param": "PARAM", "param::entry": "PARAM"}
+
+
+def _space_class(choices: Choices) -> str:
+    space = choices.get("space", "global")
+    return "SHARED" if space.startswith("shared") else _CLASS.get(space, "GLOBAL")
+
+
+def _vector_width(choices: Choices) -> int:
+    return int(choices.get("vec", "v1")[1:])
+
+
+def _loads() -> list[Form]:
+    head = f"sem=weak|volatile|relaxed|acquire|release|mmio?.{_SCOPE}.{_SPACE}.cop=ca|cg|cs|lu|cv|wb|wt?.nc?"
+    level2 = r"evict2=/L2::evict_\w+/?"
+    tail = f"{_LEVEL1}.{level2}.{_HINT}.{_PREFETCH}.vec=v2|v4|v8?.{_MEMORY_TYPES}"
+    mods = ("SPACE:space", "T:t", "REGBITS", "SEM:sem")
+    return [
+        Form(f"ld.{head}.{tail}", "ld", "dv:{t} m s:b64?", _space_class, mods),
+        Form(f"st.{head}.{tail}", "st", "m sv:{t} s:b64?", _space_class, mods),
+    ]
+
+
+def _operation(choices: Choices) -> int:
+    return number("A:op", choices) | number("SEM:sem", choices) << 8
+
+
+def _atomics() -> list[Form]:
+    head = f"sem=relaxed|acquire|release|acq_rel?.{_SCOPE}.space=global|shared|shared::cta|shared::cluster?"
+    tail = f"noftz?.{_HINT}.vec=v2|v4|v8?.t=b16|b32|u32|s32|f32|b64|u64|s64|f64|f16|bf16|f16x2|bf16x2|b128"
+    ops = "op=add|min|max|and|or|xor|inc|dec|exch"
+    mods = ("SPACE:space", "T:t", _vector_width, _operation)
+    return [
+        Form(f"atom.{head}.{ops}.{tail}", "atom", "dv:{t} m sv:{t} s:b64?", _space_class, mods),
+        Form(f"atom.{head}.op=cas.{tail}", "atom", "dv:{t} m sv:{t} sv:{t} s:b64?", _space_class, mods),
+        Form(f"red.{head}.{ops}.{tail}", "red", "m sv:{t} s:b64?", _space_class, mods),
+        Form("red.async.x=/.*/", "", "*", "SHARED", hint="use cp.reduce.async.bulk"),
+        Form("st.async.x=/.*/", "", "*", "SHARED", hint="use cp.async.bulk"),
+        Form("multimem.x=/.*/", "", "*", "GLOBAL", hint="multicast memory is not modelled"),
+    ]
+
+
+def _addresses() -> list[Form]:
+    spaces = "const|global|local|param|shared|shared::cta|shared::cluster"
+    return [
+        Form(
+            f"cvta.to?.space={spaces}.t=u32|u64", "cvta", "d:{t} address:{t}", "INT", ("SPACE:space", "HAS:to", "INT:t")
+        ),
+        Form(
+            "mapa.space=shared::cluster?.t=u32|u64", "mapa", "d:{t} address:{t} s:u32", "INT", ("INT:t", "SPACE:space")
+        ),
+        Form("getctarank.space=shared::cluster?.t=u32|u64", "getctarank", "d:u32 s:{t}", "INT"),
+        Form(f"isspacep.space={spaces}", "isspacep", "dp s:u64", "SELECT", ("SPACE:space",)),
+        Form("createpolicy.x=/.*/", "mov_b64", "d:b64 zero:b64 *", "OTHER"),
+        Form("prefetch.x=/.*/", "nop", "*", "OTHER"),
+        Form("prefetchu.x=/.*/", "nop", "*", "OTHER"),
+        Form("discard.x=/.*/", "nop", "*", "OTHER"),
+        Form("applypriority.x=/.*/", "nop", "*", "OTHER"),
+        Form("cp.async.bulk.prefetch.x=/.*/", "nop", "*", "TMA"),
+    ]
+
+
+def _cp_async() -> list[Form]:
+    tail = f"shared=shared|shared::cta.global.{_HINT}.{_PREFETCH}"
+    return [
+        Form(f"cp.async.cop=ca|cg.{tail}", "cp_async", "m m i", "CPASYNC"),
+        Form(f"cp.async.cop=ca|cg.{tail}", "cp_async", "m m i s:u32 s:b64?", "CPASYNC", (0, 1)),
+        Form(f"cp.async.cop=ca|cg.{tail}", "cp_async", "m m i sp s:b64?", "CPASYNC", (0, 2)),
+        Form(f"cp.async.cop=ca|cg.{tail}", "cp_async", "m m i s:b64", "CPASYNC"),
+        Form("cp.async.commit_group", "cp_async_commit", "", "CPASYNC"),
+        Form("cp.async.wait_group", "cp_async_wait", "i", "CPASYNC"),
+        Form("cp.async.wait_all", "cp_async_wait_all", "", "CPASYNC"),
+        Form(
+            "cp.async.mbarrier.arrive.noinc?.space=shared|shared::cta?.b64",
+            "cp_async_mbar_arrive",
+            "m",
+            "MBARRIER",
+            ("HAS:noinc",),
+        ),
+    ]
+
+
+_TX = "mbarrier::complete_tx::bytes"
+_DIMS = "dims=1d|2d|3d|4d|5d"
+_TO_SHARED = "dst=shared::cta|shared::cluster.global"
+
+
+def _bits(choices: Choices) -> int:
+    group = choices.get("cg") or choices.get("cg2") or ""
+    return (
+        (isa.BULK_MULTICAST if choices.get("multicast") else 0)
+        | (isa.BULK_CACHE_HINT if choices.get("hint") else 0)
+        | (isa.BULK_CTA_GROUP2 if group.endswith("2") else 0)
+        | (isa.BULK_DST_CLUSTER if choices.get("dst") == "shared::cluster" else 0)
+        | (isa.BULK_READ if choices.get("read") else 0)
+    )
+
+
+def _copies(
+    head: str, handler: str, operands: str, mods: tuple[Number, ...], *, tail: str = "", load: bool = False
+) -> list[Form]:
+    """A bulk copy with and without its optional parts; each brings an operand: the CTA mask, then the cache policy.
+
+    The ISA writes `.cta_group` before the cache hint, compilers behind it.
+    """
+    group, group2 = (".cg=cta_group::1|cta_group::2?", ".cg2=cta_group::1|cta_group::2?") if load else ("", "")
+    forms = []
+    for multicast in (False, True) if load else (False,):
+        for hint in (False, True):
+            pattern = head
+            pattern += ".multicast=multicast::cluster" if multicast else ""
+            pattern += group + (".hint=L2::cache_hint" if hint else "") + group2 + tail
+            full = operands + (" s:b16" if multicast else "") + (" s:b64" if hint else "")
+            forms.append(Form(pattern, handler, full, "TMA", mods))
+    return forms
+
+
+def _bulk() -> list[Form]:
+    ops = "op=add|min|max|inc|dec|and|or|xor"
+    types = "t=f16|bf16|b32|u32|s32|b64|u64|s64|f32|f64"
+    tensor = f"tensor.{_DIMS}"
+    store = "global.shared::cta"
+    push = f"dst=shared::cluster.shared::cta.{_TX}"
+    mods: tuple[Number, ...] = ("INT:dims", _bits)
+    return [
+        *_copies(f"cp.async.bulk.{tensor}.{_TO_SHARED}.tile?.{_TX}", "tma_load", "m mc m", mods, load=True),
+        *_copies(f"cp.async.bulk.{tensor}.{store}.tile?.bulk_group", "tma_store", "mc m", mods),
+        *_copies(
+            f"cp.reduce.async.bulk.{tensor}.{store}.{ops}.tile?.bulk_group", "tma_reduce", "mc m", (*mods, "A:op")
+        ),
+        *_copies(f"cp.async.bulk.{_TO_SHARED}.{_TX}", "bulk_load", "m m s:u32 m", (0, _bits), load=True),
+        *_copies(f"cp.async.bulk.{store}.bulk_group", "bulk_store", "m m s:u32", (0, _bits)),
+        *_copies(
+            f"cp.reduce.async.bulk.{store}.bulk_group",
+            "bulk_reduce",
+            "m m s:u32",
+            ("T:t", _bits, "A:op", "HAS:noftz"),
+            tail=f".{ops}.noftz?.{types}",
+        ),
+        Form(f"cp.async.bulk.{push}", "bulk_dsmem", "m m s:u32 m", "TMA", (0, _bits)),
+        Form(
+            f"cp.reduce.async.bulk.{push}.{ops}.{types}", "bulk_reduce", "m m s:u32 m", "TMA", ("T:t", _bits, "A:op", 0)
+        ),
+        Form("cp.async.bulk.commit_group", "bulk_commit", "", "TMA"),
+        Form("cp.async.bulk.wait_group.read?", "bulk_wait", "i", "TMA", (0, _bits)),
+        Form("cp.async.bulk.tensor.x=/.*/", "", "*", "TMA", hint="im2col, gather4 and scatter4 are not modelled"),
+    ]
+
+
+FORMS = [*_loads(), *_atomics(), *_addresses(), *_cp_async(), *_bulk()]
