@@ -5,6 +5,8 @@ Ints are int64 (exact: the checker refuses what may leave i64), bools are bool, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,9 @@ from .types import BOOL, INT, ValueType
 class TorchAlgebra:
     """One method per row of `OPERATORS`, each equal to the row's `define`; operands broadcast.
 
-    Floats differ from `define` by rounding only. Derivatives are autograd's: at a tie `min` and `max` choose their
-    first operand, and the branch that a `select` does not take gets the gradient 0 (times the branch's derivative).
+    Floats differ from `define` by rounding only. Derivatives are autograd's, with two choices: at a tie `min` and `max`
+    take their first operand, and an element whose gradient is 0 passes on 0, even through an infinite derivative. So
+    what a `select` does not choose, or a mask hides, never makes a gradient NaN.
     """
 
     def __init__(self, float_dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
@@ -38,10 +41,10 @@ class TorchAlgebra:
         return x - y
 
     def mul(self, x: Tensor, y: Tensor) -> Tensor:
-        return x * y
+        return _times_derivative(torch.mul, x, y)
 
     def div(self, x: Tensor, y: Tensor) -> Tensor:
-        return x / y
+        return _times_derivative(torch.div, x, y)
 
     def floordiv(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.div(x, y, rounding_mode="floor")
@@ -112,28 +115,42 @@ class TorchAlgebra:
         return bounded.to(torch.int64).clamp(I32_MIN, I32_MAX)
 
     def exp(self, x: Tensor) -> Tensor:
-        return torch.exp(x)
+        return _times_derivative(torch.exp, x)
 
     def exp2(self, x: Tensor) -> Tensor:
-        return torch.exp2(x)
+        return _times_derivative(torch.exp2, x)
 
     def log(self, x: Tensor) -> Tensor:
-        return torch.log(x)
+        return _times_derivative(torch.log, x)
 
     def log2(self, x: Tensor) -> Tensor:
-        return torch.log2(x)
+        return _times_derivative(torch.log2, x)
 
     def tanh(self, x: Tensor) -> Tensor:
-        return torch.tanh(x)
+        return _times_derivative(torch.tanh, x)
 
     def sqrt(self, x: Tensor) -> Tensor:
-        return torch.sqrt(x)
+        return _times_derivative(torch.sqrt, x)
 
     def sigmoid(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(x)
+        return _times_derivative(torch.sigmoid, x)
 
     def sin(self, x: Tensor) -> Tensor:
-        return torch.sin(x)
+        return _times_derivative(torch.sin, x)
 
     def cos(self, x: Tensor) -> Tensor:
-        return torch.cos(x)
+        return _times_derivative(torch.cos, x)
+
+
+def _times_derivative(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+    """`function(*operands)` whose backward, a product with a derivative, maps a gradient of 0 to 0."""
+    if not torch.is_grad_enabled() or not any(operand.requires_grad for operand in operands):
+        return function(*operands)
+    taps = [operand.view_as(operand) for operand in torch.broadcast_tensors(*operands)]  # type: ignore[no-untyped-call]
+    result = function(*taps)
+    nothing: list[Tensor] = []  # where the result's gradient is 0; known before the operands' gradients are
+    result.register_hook(lambda gradient: nothing.append(gradient == 0))  # type: ignore[no-untyped-call]
+    for tap in taps:
+        if tap.requires_grad:
+            tap.register_hook(lambda gradient: torch.where(nothing[-1], 0.0, gradient))
+    return result

@@ -170,17 +170,12 @@ def _backward(ctx: Any, d_o: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]
 
 
 class _Trace:
-    """The logits of one block, and the gradients of what they are made of.
-
-    Every float leaf that needs a gradient is expanded to the whole block first, so that a derivative belongs to one
-    pair alone: a NaN at a pair of weight 0 is dropped before anything is summed.
-    """
+    """The logits of one block, and the gradients of what they are made of."""
 
     def __init__(self, leaves: Leaves, block: Block, score: Tensor, gradients: dict[str, Tensor]) -> None:
         """`gradients`: name of a capture or parameter -> the tensor its gradient is added to."""
-        self._leaves, self._block, self._gradients = leaves, block, gradients
+        self._leaves, self._block, self._score, self._gradients = leaves, block, score, gradients
         self._inputs: list[tuple[Tensor, str | None, tuple[Tensor, ...]]] = []
-        self._score = score
         with torch.enable_grad():
             self._logits: Tensor = evaluate([leaves.spec.score], leaves.algebra, self._leaf)[0].expand(block.shape)
 
@@ -198,28 +193,26 @@ class _Trace:
         return value
 
     def _input(self, value: Tensor, name: str | None, places: tuple[Tensor, ...]) -> Tensor:
-        whole = value.detach().expand(self._block.shape).requires_grad_()
-        self._inputs.append((whole, name, places))
-        return whole
+        leaf = value.detach().requires_grad_()
+        self._inputs.append((leaf, name, places))
+        return leaf
 
     def backward(self, d_logits: Tensor) -> Tensor:
         """The gradient of the score; those of captures and parameters are added to `gradients`."""
         d_score = torch.zeros_like(d_logits)
         if not self._logits.requires_grad:
             return d_score
-        inputs = [whole for whole, _, _ in self._inputs]
+        inputs = [leaf for leaf, _, _ in self._inputs]
         found = torch.autograd.grad(self._logits, inputs, d_logits, allow_unused=True)
         for (_, name, places), gradient in zip(self._inputs, found, strict=True):
             if gradient is None:
                 continue
-            gradient = torch.where(d_logits == 0, 0.0, gradient)
             if name is None:
                 d_score = gradient
-            elif not places:
-                self._gradients[name] += gradient.sum()
+            elif places:
+                self._gradients[name].index_put_(places, gradient, accumulate=True)
             else:
-                shape = torch.broadcast_shapes(*(place.shape for place in places))  # type: ignore[no-untyped-call]
-                self._gradients[name].index_put_(places, gradient.sum_to_size(shape), accumulate=True)
+                self._gradients[name] += gradient
         return d_score
 
 

@@ -152,6 +152,32 @@ def test_scores_of_minus_infinity_give_no_gradient_and_no_nan():
     assert (gradients[3][weights == 0] == 0).all()
 
 
+def test_a_branch_not_taken_makes_no_gradient_nan():
+    """sqrt at 0 and 1 / 0 have infinite derivatives; the pairs that take the other branch are visible all the same."""
+    spec = attn_dsl.parse(
+        BSHD + "w: f32[seq_k]\nparam p: float\nlet risky = sqrt(w[kv_idx]) + p / w[kv_idx] + log(score * w[kv_idx])\n"
+        "score = score + (risky if w[kv_idx] > 0.0 and score > 0.0 else score * 0.5)"
+    )
+    tensors = {name: _randn(SHAPES[name], i).requires_grad_() for i, name in enumerate("qkv")}
+    w = torch.tensor([0.0, 0.5, 0.0, 2.0, 1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    p = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    leaves = [*tensors.values(), w, p]
+    o, lse = attention(spec, {**tensors, "w": w}, {"p": p}, precision="float64", block_k=4)
+
+    def score(s, _):
+        taken = (w > 0) & (s > 0)
+        safe_w, safe_s = torch.where(taken, w, 1.0), torch.where(taken, s, 1.0)
+        risky = torch.sqrt(safe_w) + p / safe_w + torch.log(safe_s * safe_w)
+        return s + torch.where(taken, risky, s * 0.5)
+
+    pairs = dense_attention([Sequence(*(tensors[name][b] for name in "qkv"), 2) for b in range(2)], score=score)
+    expected = torch.stack([part[0] for part in pairs]), torch.stack([part[1] for part in pairs]).transpose(1, 2)
+    found = torch.autograd.grad(o.square().sum() + lse.sum(), leaves)
+    wanted = torch.autograd.grad(expected[0].square().sum() + expected[1].sum(), leaves)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_gradients_have_the_dtype_of_their_input(dtype):
     spec = attn_dsl.parse(
