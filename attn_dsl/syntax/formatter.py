@@ -8,7 +8,7 @@ from ..diagnostics import Span
 from ..expr.operators import CALL, COMPARE, TERNARY
 from . import tree
 from .grammar import grammar
-from .layout import Fold, Item, Piece, Writer, fold, listed, row, text
+from .layout import Fold, Item, Piece, Writer, fold, listed, row
 from .precedence import INFIX, PREFIX
 from .scanner import scan
 
@@ -38,7 +38,7 @@ class _Printer:
 
     def _import(self, node: tree.Import) -> Piece:
         names = ", ".join(n.name if n.name == n.alias else f"{n.name} as {n.alias}" for n in node.names)
-        return text(f"from {'.' * node.relative}{'.'.join(node.path)} import {names}", node.span)
+        return Piece(f"from {'.' * node.relative}{'.'.join(node.path)} import {names}", node.span)
 
     def _const(self, node: tree.Const) -> Piece:
         return self._defines(node.span, f"const {node.name.name}: {node.type.name}", node.value)
@@ -67,7 +67,7 @@ class _Printer:
 
     def _type(self, node: tree.TensorType | tree.Name) -> Piece:
         if isinstance(node, tree.Name):
-            return text(node.name, node.span)
+            return Piece(node.name, node.span)
         return fold(node.span, f"{node.dtype.name}[", listed([self.expression(axis) for axis in node.axes]), "]")
 
     def _viewdecl(self, node: tree.ViewDecl) -> Piece:
@@ -76,7 +76,7 @@ class _Printer:
 
     def _slice(self, node: Any) -> Piece:
         if isinstance(node, tree.WholeAxis):
-            return text(":", node.span)
+            return Piece(":", node.span)
         return self._range(node) if isinstance(node, tree.Range) else self.expression(node)
 
     def _range(self, node: tree.Range) -> Piece:
@@ -112,7 +112,7 @@ class _Printer:
 
     def _aligndecl(self, node: tree.AlignDecl) -> Piece:
         if node.offset is None:
-            return text(f"align {node.kind.name}", node.span)
+            return Piece(f"align {node.kind.name}", node.span)
         return row(
             node.span, f"align {node.kind.name}", fold(node.span, "(", [Item(self.expression(node.offset))], ")")
         )
@@ -136,7 +136,7 @@ class _Printer:
         return fold(span, "{", items, "}", always=spread, block=True)
 
     def _packdecl(self, node: tree.PackDecl) -> Piece:
-        return text(f"pack {node.what.name} {node.mode.name}", node.span)
+        return Piece(f"pack {node.what.name} {node.mode.name}", node.span)
 
     # -- expressions
 
@@ -151,9 +151,9 @@ class _Printer:
     def _expression(self, node: Any) -> tuple[Piece, int]:
         match node:
             case tree.Literal():
-                return text(self._number(node), node.span), CALL
+                return Piece(self._number(node), node.span), CALL
             case tree.Name():
-                return text(node.name, node.span), CALL
+                return Piece(node.name, node.span), CALL
             case tree.Unary():
                 strength = PREFIX[node.operator]
                 sign = "not " if node.operator == "not" else node.operator

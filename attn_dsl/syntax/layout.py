@@ -51,11 +51,8 @@ class Fold(Piece):
     block: bool = False  # line breaks between items stand for their commas, and blank lines stay
 
 
-def text(flat: str, span: Span) -> Piece:
-    return Piece(flat, span)
-
-
 def row(span: Span, *parts: Piece | str) -> Piece:
+    """Parts side by side; a string is a part that does not fold."""
     pieces = tuple(Piece(part, span) if isinstance(part, str) else part for part in parts)
     return Row("".join(piece.flat for piece in pieces), span, pieces)
 
@@ -63,6 +60,7 @@ def row(span: Span, *parts: Piece | str) -> Piece:
 def fold(
     span: Span, opener: str, items: Sequence[Item], closer: str, *, always: bool = False, block: bool = False
 ) -> Fold:
+    """Items between brackets; see `Fold`."""
     gap = " " if opener.endswith("{") and items else ""
     return Fold(f"{opener}{gap}{_flat(items)}{gap}{closer}", span, opener, tuple(items), closer, always, block)
 
@@ -97,11 +95,14 @@ class Writer:
         found = self.comments[bisect.bisect_left(self._starts, start) : bisect.bisect_left(self._starts, end)]
         return [comment for comment in found if comment.start not in self._hoisted] if self._hoisted else found
 
-    def _piece(self, piece: Piece, indent: int, column: int, after: int, bracketed: bool) -> str:
-        """`piece` from `column` on, with `after` characters to follow it; lines after the first start at `indent`."""
+    def _piece(self, piece: Piece, indent: int, column: int, after: int, *, bracketed: bool) -> str:
+        """`piece` from `column` on, with `after` characters to follow it; lines after the first start at `indent`.
+
+        `bracketed`: round or square brackets are open around it, so it may fold without brackets of its own.
+        """
         fits = column + len(piece.flat) + after <= WIDTH
         if isinstance(piece, Row) and (not fits or self._must_fold(piece)):
-            return self._row(piece, indent, column, after, bracketed)
+            return self._row(piece, indent, column, after)
         if not isinstance(piece, Fold) or not piece.items or (fits and not self._must_fold(piece)):
             return piece.flat
         if not piece.opener and bracketed:
@@ -119,14 +120,13 @@ class Writer:
             return True
         return isinstance(piece, Row) and any(isinstance(part, Fold) and part.always for part in piece.parts)
 
-    def _row(self, piece: Row, indent: int, column: int, after: int, bracketed: bool) -> str:
+    def _row(self, piece: Row, indent: int, column: int, after: int) -> str:
         written = ""
         for place, part in enumerate(piece.parts):
             before, _, line = written.rpartition("\n")
             at = len(line) + (0 if before else column)
             rest, folds = _first_line(piece.parts[place + 1 :])
-            alone = bracketed and len(piece.parts) == 1
-            written += self._piece(part, indent, at, rest if folds else rest + after, alone)
+            written += self._piece(part, indent, at, rest if folds else rest + after, bracketed=False)
         return written
 
     def _fold_lines(self, piece: Fold, indent: int) -> list[str]:

@@ -46,6 +46,23 @@ _FOREIGN = {
     "*=": "every name is defined once, with '='",
     "...": "a whole axis is ':', a range 'a..b'",
 }
+_NO_STRINGS = "there are no strings; names stand without quotes"
+FOREIGN_CHARACTERS = {
+    "!": "write 'not x', or 'x != y'",
+    ";": "statements end at the end of their line",
+    "?": "write 'x if condition else y'",
+    "'": _NO_STRINGS,
+    '"': _NO_STRINGS,
+    "“": _NO_STRINGS,
+    "\\": "a statement goes on in the next line inside ( )",
+    "≤": "write '<='",
+    "≥": "write '>='",
+    "≠": "write '!='",
+    "×": "write '*'",
+    "−": "write '-'",
+    "–": "write '-'",
+    "∞": "write 'unbounded'",
+}
 _FOREIGN_WORDS = {
     "lambda": "a function is 'def name(x: int) -> bool = expression'",
     "return": "a body ends with its value: '{ let n = ..., n + 1 }'",

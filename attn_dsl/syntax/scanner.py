@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..diagnostics import MAX_FINDINGS, Diagnostic, Source, Span
 from .grammar import Grammar
+from .messages import FOREIGN_CHARACTERS
 from .tokens import MAX_NESTING, Token, shown
 
 MAX_STATEMENTS = 1_000  # of one file
@@ -47,7 +48,9 @@ class _Scanner:
         self.grammar = grammar
         self.result = Scan()
         self.line = Line()
-        self.open: list[Token] = []
+        self.open: list[Token] = []  # at most MAX_NESTING brackets
+        self.excess = 0  # open brackets beyond those: only counted
+        self.too_deep = False  # E206 is told in this line, and no other problem of its brackets
 
     def run(self) -> Scan:
         text, source, grammar = self.source.text, self.source, self.grammar
@@ -110,6 +113,8 @@ class _Scanner:
             self.result.lines.append(self.line)
         self.line = Line()
         self.open.clear()
+        self.excess = 0
+        self.too_deep = False
 
     def _last_is_break(self) -> bool:
         return bool(self.line.tokens) and self.line.tokens[-1].type == "NEWLINE"
@@ -121,36 +126,34 @@ class _Scanner:
             self.line.tokens.append(Token("NEWLINE", "\n", offset, self.source))
 
     def _opening(self, token: Token) -> None:
-        if len(self.open) == MAX_NESTING and not self.line.broken:
-            self._problem(
-                "E206",
-                f"this is the {MAX_NESTING + 1}st bracket inside another; brackets nest at most {MAX_NESTING} deep",
-                token,
-                "name a part of the expression with 'let'",
-            )
-        self.open.append(token)
+        if len(self.open) < MAX_NESTING:
+            self.open.append(token)
+            return
+        self.excess += 1
+        self.too_deep = True
+        if not self.line.broken:
+            message = f"this is bracket {MAX_NESTING + 1} inside another; brackets nest at most {MAX_NESTING} deep"
+            self._problem("E206", message, token, "name a part of the expression with 'let'")
 
     def _closing(self, token: Token) -> None:
         partner = _CLOSERS[token.text]
         if token.text == "}" and self._last_is_break():
             self.line.tokens.pop()
-        if self.open and self.open[-1].text == partner:
-            self.open.pop()
-            return
-        if not self.open:
+        if self.excess:
+            self.excess -= 1
+        elif not self.open:
             if not self.line.broken:
                 self._problem("E204", f"'{token.text}' closes nothing: no '{partner}' is open", token)
-            return
-        if all(bracket.text != partner for bracket in self.open):
+        elif all(bracket.text != partner for bracket in self.open):
             self._unclosed([self.open.pop()], f": '{token.text}' in line {token.span.line} is no partner of it")
-            return
-        while self.open[-1].text != partner:
-            self._unclosed([self.open.pop()], f" before '{token.text}' in line {token.span.line}")
-        self.open.pop()
+        else:
+            while self.open[-1].text != partner:
+                self._unclosed([self.open.pop()], f" before '{token.text}' in line {token.span.line}")
+            self.open.pop()
 
     def _unclosed(self, brackets: list[Token], where: str = "") -> None:
-        if self.line.broken and len(brackets) > MAX_NESTING:
-            return  # told already that they nest too deep
+        if self.too_deep:
+            return
         for bracket in brackets:
             closer = next(closer for closer, opener in _CLOSERS.items() if opener == bracket.text)
             self._problem("E205", f"'{bracket.text}' is not closed{where}", bracket, f"add '{closer}'")
@@ -174,25 +177,4 @@ class _Scanner:
                 "E203", f"{shown(token.text)} is no number", token, "numbers look like 12, 0x1f, 0b101, 0.5, 1e-6"
             )
         else:
-            self._problem("E203", f"{shown(token.text)} means nothing here", token, foreign_hint(token.text))
-
-
-def foreign_hint(text: str) -> str | None:
-    """What the language has in place of a character of other languages."""
-    return {
-        "!": "write 'not x', or 'x != y'",
-        ";": "statements end at the end of their line",
-        "?": "write 'x if condition else y'",
-        "'": "there are no strings; names stand without quotes",
-        '"': "there are no strings; names stand without quotes",
-        "\\": "a statement continues on the next line inside ( )",
-        "≤": "write '<='",
-        "≥": "write '>='",
-        "≠": "write '!='",
-        "×": "write '*'",
-        "−": "write '-'",
-        "–": "write '-'",
-        "∞": "write 'unbounded'",
-        "“": "there are no strings; names stand without quotes",
-        "$": None,
-    }.get(text)
+            self._problem("E203", f"{shown(token.text)} means nothing here", token, FOREIGN_CHARACTERS.get(token.text))

@@ -65,6 +65,11 @@ LARGEST = {
     "a chain of comparisons": (filled("<1", "let x = 1"), "E206"),
     "open brackets": (filled("(", "let x = "), "E206"),
     "nested brackets": (filled("(", "let x = ")[: MAX_BYTES // 2] + ")" * (MAX_BYTES // 2), "E206"),
+    "brackets that do not match": (filled("(", "let x = ")[: MAX_BYTES // 2] + "]" * (MAX_BYTES // 2), "E206"),
+    "lets in brackets": (
+        "(" * (MAX_BYTES // 4) + "{" + filled("\nlet", "x" * (MAX_BYTES // 4 + 1))[MAX_BYTES // 4 + 1 :],
+        "E206",
+    ),
     "minus signs": (filled("-", "let x = ", "1"), "E206"),
     "a number": (filled("9", "let x = "), "E207"),
     "a name": (filled("x", "let x = "), None),
