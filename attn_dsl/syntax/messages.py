@@ -73,8 +73,8 @@ _FOREIGN_WORDS = {
     "elif": "write 'x if a else y if b else z'",
     "then": "write 'x if condition else y'",
     "is": "write '=='",
-    "var": "a named expression is 'let name = expression'",
 }
+_FOREIGN_STARTS = ("lambda", "return", "fn", "class")  # told at the word behind them: they could have been names
 
 _OPERANDS = ("NAME", "INT", "FLOAT", "TRUE", "FALSE", "SCORE", "UNBOUNDED", "LPAR", "NOT", "MINUS", "TILDE")
 
@@ -96,7 +96,7 @@ def unexpected(
     if index == 0 and tokens[0].text in INFIX:
         hint = "an expression goes on in the next line only inside ( )"
         return Diagnostic("E204", f"no statement starts with {shown(tokens[0].text)}", span, hint)
-    if index <= 1 and tokens[0].type == "NAME" and not (index == 1 and "COLON" not in expected):
+    if index == 1 and tokens[0].type == "NAME" and "COLON" in expected:
         return _no_statement(tokens, index, grammar)
     message = f"expected {_in_words(expected, grammar, unit)}, found {found}"
     return Diagnostic("E204", message, span, _hint(tokens, index, expected, grammar))
@@ -143,8 +143,10 @@ def _foreign(tokens: list[Token], index: int) -> tuple[str, Span, str] | None:
             text = "".join(token.text for token in run)
             if len(run) > 1 and touching and text in _FOREIGN and first + count > index:
                 return text, run[0].span.to(run[-1].span), _FOREIGN[text]
-    for token in tokens[max(index - 1, 0) : index + 1]:
-        if token.text in _FOREIGN_WORDS:
+    for token, known in zip(
+        tokens[max(index - 1, 0) : index + 1][::-1], (_FOREIGN_WORDS, _FOREIGN_STARTS), strict=False
+    ):
+        if token.text in known:
             return token.text, token.span, _FOREIGN_WORDS[token.text]
     return None
 

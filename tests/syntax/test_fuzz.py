@@ -1,5 +1,6 @@
 """No input makes the front end raise anything but its own errors, or take a second."""
 
+import json
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from attn_strategies import files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attn_dsl.cli import main
 from attn_dsl.diagnostics import RULES, AttnDslError, Severity, Source, render
 from attn_dsl.spec import check
 from attn_dsl.syntax import format_file, parse_source, read_source
@@ -105,6 +107,21 @@ def test_any_text(text):
 @given(files())
 def test_any_tree_can_be_checked(file):
     front_end(format_file(file).encode())
+
+
+def test_the_command_line_survives_too(tmp_path, capsys):
+    path = tmp_path / "fuzz.attn"
+    codes = set()
+    for seed in range(50_000, 50_300):
+        data = one_input(seed, CORPUS)
+        path.write_bytes(data)
+        codes.add(checked := main(["check", "--format", "json", str(path)]))
+        json.loads(capsys.readouterr().out)
+        laid_out = main(["fmt", "--check", str(path)])
+        assert (checked, laid_out) in ((0, 0), (0, 1), (1, 0), (1, 1)), seed
+        assert "Traceback" not in capsys.readouterr().err
+        assert path.read_bytes() == data
+    assert codes == {0, 1}
 
 
 def test_the_sweep_notices_an_exception(monkeypatch):
