@@ -107,11 +107,26 @@ def _chosen(b: ExprBuilder, condition: Expr) -> tuple[Expr, Expr]:
     return b.op("select", condition, one, zero), b.op("select", condition, zero, one)
 
 
+def _d_min(b: ExprBuilder, x: tuple[Expr, ...], _value: Expr) -> tuple[Expr, Expr]:
+    return _chosen(b, b.op("or", b.op("le", x[0], x[1]), b.op("ne", x[1], x[1])))  # a NaN is never the result
+
+
+def _d_max(b: ExprBuilder, x: tuple[Expr, ...], _value: Expr) -> tuple[Expr, Expr]:
+    return _chosen(b, b.op("or", b.op("le", x[1], x[0]), b.op("ne", x[1], x[1])))
+
+
+def _d_abs(b: ExprBuilder, x: tuple[Expr, ...], _value: Expr) -> tuple[Expr]:
+    """The sign, 0 at 0, as autograd has it."""
+    zero = b.const(0.0)
+    positive = b.op("select", b.op("lt", zero, x[0]), b.const(1.0), zero)
+    return (b.op("select", b.op("lt", x[0], zero), b.const(-1.0), positive),)
+
+
 def _d_div(b: ExprBuilder, x: tuple[Expr, ...], value: Expr) -> tuple[Expr, Expr]:
     return b.op("div", b.const(1.0), x[1]), b.op("neg", b.op("div", value, x[1]))
 
 
-def _d_sigmoid(b: ExprBuilder, x: tuple[Expr, ...], value: Expr) -> tuple[Expr]:
+def _d_sigmoid(b: ExprBuilder, _x: tuple[Expr, ...], value: Expr) -> tuple[Expr]:
     return (b.op("mul", value, b.op("sub", b.const(1.0), value)),)
 
 
@@ -129,10 +144,10 @@ _ROWS = (
         abs,
         "abs",
         CALL,
-        lambda b, x, v: (b.op("select", b.op("lt", x[0], b.const(0.0)), b.const(-1.0), b.const(1.0)),),
+        _d_abs,
     ),
-    Operator("min", _NUMBER2, _minimum, "min", CALL, lambda b, x, v: _chosen(b, b.op("le", x[0], x[1]))),
-    Operator("max", _NUMBER2, _maximum, "max", CALL, lambda b, x, v: _chosen(b, b.op("le", x[1], x[0]))),
+    Operator("min", _NUMBER2, _minimum, "min", CALL, _d_min),
+    Operator("max", _NUMBER2, _maximum, "max", CALL, _d_max),
     Operator("bitand", (_INT2,), lambda x, y: x & y, "&", BIT_AND, _DISCRETE),
     Operator("bitor", (_INT2,), lambda x, y: x | y, "|", BIT_OR, _DISCRETE),
     Operator("bitxor", (_INT2,), lambda x, y: x ^ y, "^", BIT_XOR, _DISCRETE),

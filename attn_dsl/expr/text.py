@@ -15,7 +15,8 @@ _ELIDED = "..."
 
 def to_text(node: Expr) -> str:
     """`node` as one line of the language; parts past `MAX_TEXT` characters are shown as `...`."""
-    return evaluate([node], TextAlgebra(), _leaf)[0][0]
+    text: str = evaluate([node], TextAlgebra(), _leaf)[0][0]
+    return text
 
 
 def _leaf(node: Expr, indices: tuple[Any, ...]) -> Piece:

@@ -341,6 +341,11 @@ class _Resolver:
     def _leaves(self, clause: str, value: Expr, span: Span) -> None:
         """Reports leaves that have no value where `clause` is evaluated."""
         allowed = _CLAUSE_LEAVES[clause]
+        packed = self._packed_read(value) if clause in ("sink", "align") else None
+        if packed is not None:
+            message = f"'{packed}' is packed, and '{clause}' has no row or key to read it at"
+            self.report.error("E224", message, span)
+            return
         for node in children_first([value]):
             name: str | None = None
             if node.op == "var" and node.attr not in allowed:
@@ -352,6 +357,15 @@ class _Resolver:
             if name is not None:
                 may = ", ".join(sorted(allowed)) if allowed else "constants, parameters and extents only"
                 self.report.error("E224", f"{name} has no value in '{clause}'", span, f"'{clause}' may use {may}")
+
+    def _packed_read(self, value: Expr) -> str | None:
+        """A capture in `value` that lies along a packed axis."""
+        for node in children_first([value]):
+            if node.op == "read":
+                name = str(node.attr)
+                if any(axis.name in ("total_q", "total_k") for axis in self.tensors.tensors[name].axes):
+                    return name
+        return None
 
     def _default_scale(self) -> Expr:
         root = self.build.op("sqrt", self.build.as_float(self.typer.axis("dim")))

@@ -21,6 +21,7 @@ CASES = [
     ("E224", "scale = 1.0 / float(1 + q_idx)", "1.0 / float(1 + q_idx)"),
     ("E224", "param t: float[heads] = 1.0\nscale = t", "t"),
     ("E224", "sink = float(kv_idx)", "float(kv_idx)"),
+    ("E224", "t: f32[total_k]\nsink = t[0]", "t[0]"),
     ("E230", "mask = not kv_idx", "not kv_idx"),
     ("E230", "mask = (kv_idx < q_pos) & (q_pos > 3)", "(kv_idx < q_pos) & (q_pos > 3)"),
     ("E230", "mask = 3 if kv_idx > 2 else q_pos > 1", "3 if kv_idx > 2 else q_pos > 1"),
