@@ -20,11 +20,17 @@ class Node:
 # -- expressions ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Literal(Node):
-    """`4096`, `0.5`, `true`."""
+    """`4096`, `0.5`, `true`. Python takes 1, 1.0 and True for equal; as literals they differ."""
 
     value: bool | int | float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and (type(self.value), self.value) == (type(other.value), other.value)
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,11 @@ def test_an_expression_gives_its_tree(text, expected):
     assert value(text) == expected
 
 
+def test_literals_of_different_types_differ():
+    assert value("1") == number(1)
+    assert len({value("1"), value("1.0"), value("true"), value("0x1")}) == 3
+
+
 STRENGTHS = {
     "or": table.OR, "and": table.AND, "<": table.COMPARE, ">=": table.COMPARE, "|": table.BIT_OR, "^": table.BIT_XOR,
     "&": table.BIT_AND, "<<": table.SHIFT, ">>": table.SHIFT, "+": table.SUM, "-": table.SUM, "*": table.PRODUCT,
