@@ -30,7 +30,10 @@ MAX_THREADS = 1024
 
 _active: Device | None = None
 _lock = threading.Lock()
-_ptx_of: dict[bytes, str] = {}  # by hash of the cubin: functions compiled in an earlier context keep working
+# By hash of the cubin. Functions compiled in an earlier context keep working, so these outlive the device.
+_ptx_of: dict[bytes, str] = {}
+_cubin_of: dict[bytes, bytes] = {}
+_library_keys: dict[int, bytes] = {}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class RecordedLaunch:
     params: bytes
     allocations: tuple[Alloc, ...]
     programmatic: bool  # launched with programmatic stream serialization (PDL)
+    image: bytes = field(repr=False)  # the cubin compiled from the PTX
     storages: tuple[object, ...] = field(repr=False)
 
     @property
@@ -109,7 +113,8 @@ class Device:
             self._storages[storage.data_ptr()] = storage
 
     def compiled(self, ptx: str, cubin: bytes) -> None:
-        _ptx_of[hashlib.sha256(cubin).digest()] = ptx
+        key = hashlib.sha256(cubin).digest()
+        _ptx_of[key], _cubin_of[key] = ptx, cubin
 
     @contextmanager
     def calling(self) -> Iterator[None]:
@@ -206,6 +211,7 @@ class Device:
                     bytes(params),
                     tuple(memory),
                     launch.programmatic,
+                    _cubin_of[_library_keys[launch.library]],
                     tuple(self._storages.values()),
                 )
             )
@@ -235,9 +241,6 @@ class Device:
                 f"{name}: {shared} bytes of shared memory ({program.static_smem} static), more than {MAX_SHARED}",
                 hint="use smaller tiles or fewer pipeline stages",
             )
-
-
-_library_keys: dict[int, bytes] = {}
 
 
 def _device_attributes(arch: str, multiprocessors: int) -> dict[int, int]:
