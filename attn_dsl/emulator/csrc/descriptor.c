@@ -13,11 +13,19 @@ static void common(uint64_t desc, int mn_major, int elem_bytes, EmuMatrix *out)
     out->elem_bytes = (uint8_t)elem_bytes;
 }
 
-/* Rules both kinds share. */
-static const char *check(uint64_t desc, const EmuMatrix *m)
+/* Rules both kinds share, once the swizzle is known. */
+static const char *finish(uint64_t desc, EmuMatrix *m)
 {
+    static const struct {
+        uint8_t shift, mask, rows;
+    } pattern[EMU_N_SWZ] = {[EMU_SWZ_NONE] = {0, 0, 8},        [EMU_SWZ_32B] = {3, 0x10, 8},     [EMU_SWZ_64B] = {3, 0x30, 8},
+                            [EMU_SWZ_128B] = {3, 0x70, 8}, [EMU_SWZ_128B_32B] = {2, 0x60, 4}};
+    m->span = (uint16_t)emu_swizzle_span(m->swizzle);
+    m->shift = pattern[m->swizzle].shift;
+    m->mask = pattern[m->swizzle].mask;
+    m->rows = pattern[m->swizzle].rows;
     if (desc >> 49 & 7) return "a non-zero base offset (bits 49-51) is not modelled";
-    uint32_t span = emu_swizzle_span(m->swizzle), atom = m->swizzle == EMU_SWZ_128B_32B ? 512 : span * 8;
+    uint32_t span = m->span, atom = m->rows * span;
     if (m->swizzle != EMU_SWZ_NONE && m->start % atom >= span)
         return "the start address is not on the first row of the swizzle pattern, and the base offset (bits 49-51) is 0";
     if (m->swizzle != EMU_SWZ_NONE && (m->sbo % atom || (m->mn_major && m->lbo % atom)))
@@ -41,7 +49,7 @@ const char *emu_matrix_tcgen05(uint64_t desc, int mn_major, int elem_bytes, EmuM
         return "the 32-byte-atom swizzle is for MN-major 32-bit operands only";
     if (elem_bytes == 4 && mn_major && mode != EMU_SWZ_128B_32B)
         return "an MN-major 32-bit operand needs the 32-byte-atom swizzle";
-    return check(desc, out);
+    return finish(desc, out);
 }
 
 const char *emu_matrix_wgmma(uint64_t desc, int mn_major, int elem_bytes, EmuMatrix *out)
@@ -51,7 +59,7 @@ const char *emu_matrix_wgmma(uint64_t desc, int mn_major, int elem_bytes, EmuMat
     out->swizzle = modes[desc >> 62];
     if (desc >> 14 & 3 || desc >> 30 & 3 || desc >> 46 & 7 || desc >> 52 & 0x3FF)
         return "bits 14-15, 30-31, 46-48 and 52-61 must be zero";
-    return check(desc, out);
+    return finish(desc, out);
 }
 
 static int range(const EmuActor *a, EmuCta *cta, uint32_t off, uint32_t size, const char *what)
@@ -65,7 +73,7 @@ static int range(const EmuActor *a, EmuCta *cta, uint32_t off, uint32_t size, co
 
 int emu_matrix_read(const EmuActor *actor, EmuCta *cta, const EmuMatrix *m, uint32_t mn, uint32_t k, const char *what)
 {
-    uint32_t per = 16u / m->elem_bytes, span = emu_swizzle_span(m->swizzle), units = span / 16;
+    uint32_t per = 16u / m->elem_bytes, span = m->span, units = span / 16;
     int rc = EMU_NEXT;
     if (!m->mn_major) {
         uint32_t ku = k / per;
@@ -83,7 +91,7 @@ int emu_matrix_read(const EmuActor *actor, EmuCta *cta, const EmuMatrix *m, uint
         }
         return rc;
     }
-    uint32_t mu = mn / per, rows = m->swizzle == EMU_SWZ_128B_32B ? 4 : 8;
+    uint32_t mu = mn / per, rows = m->rows;
     if (m->swizzle == EMU_SWZ_NONE) {
         for (uint32_t u = 0; u < mu && !rc; u++)
             for (uint32_t g = 0; g < k / 8 && !rc; g++) rc = range(actor, cta, emu_matrix_unit(m, u, g * 8), 128, what);
@@ -195,6 +203,31 @@ void emu_matrix_blocks(const EmuCta *cta, const EmuMatrix *m, uint32_t mn, uint3
             }
     }
     if (negate) flip(blocks, mn * k);
+}
+
+void emu_matrix_quads(const EmuCta *cta, const EmuMatrix *m, uint32_t mn, uint32_t k, int type, int negate, float *quads)
+{
+    uint32_t per = 16u / m->elem_bytes;
+    if (!m->mn_major) {
+        for (uint32_t r = 0; r < mn; r++) {
+            float t[16], *to = quads + (r / 8 * 2 + r % 2) * 4 * k + r % 8 / 2;
+            for (uint32_t u = 0; u < k / per; u++) {
+                unit(cta, emu_matrix_unit(m, r, u), type, t);
+                for (uint32_t i = 0; i < per; i++) to[(u * per + i) * 4] = t[i];
+            }
+        }
+    } else {
+        for (uint32_t u = 0; u < mn / per; u++)
+            for (uint32_t j = 0; j < k; j++) {
+                float t[16];
+                unit(cta, emu_matrix_unit(m, u, j), type, t);
+                for (uint32_t i = 0; i < per; i++) {
+                    uint32_t r = u * per + i;
+                    quads[((r / 8 * 2 + r % 2) * k + j) * 4 + r % 8 / 2] = t[i];
+                }
+            }
+    }
+    if (negate) flip(quads, mn * k);
 }
 
 /* For tests: the shared address of element (mn, k) of a descriptor; 0xFFFFFFFF if the descriptor is refused. */

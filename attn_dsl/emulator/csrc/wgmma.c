@@ -76,11 +76,40 @@ static void a_load(EmuWarp *w, const Wgmma *x, float *block)
 
 /* ---- the work ---------------------------------------------------------------------------------------------------- */
 
+/* f32 D, nearly always: the accumulators stay in their registers. */
+static void run_fragments(EmuWarp *w, const Wgmma *x)
+{
+    float block[32 * 16], a[2 * 32 * 32], b[256 * 32], unused[2][32];
+    if (x->a_regs)
+        a_load(w, x, block);
+    else
+        emu_matrix_blocks(w->cta, &x->a, 16, x->k, x->a_type, x->negate_a, block);
+    for (uint32_t h = 0; h < 2; h++) /* a[half of the rows][k][lane] */
+        for (uint32_t k = 0; k < x->k; k++) {
+            float *to = a + (h * x->k + k) * 32;
+            const float *from = block + k * 16 + 8 * h;
+            for (uint32_t g = 0; g < 8; g++)
+                for (uint32_t q = 0; q < 4; q++) to[4 * g + q] = from[g];
+        }
+    emu_matrix_quads(w->cta, &x->b, x->n, x->k, x->b_type, x->negate_b, b);
+    for (uint32_t r = 0; r < x->n_d; r += 2) {
+        float *d[2];
+        for (int i = 0; i < 2; i++)
+            d[i] = x->d_reg[r + (uint32_t)i] < 0 ? unused[i] : (float *)(void *)emu_dst(w, x->d_reg[r + (uint32_t)i], 0);
+        const float *columns = b + r / 4 * 8 * x->k;
+        emu_gemm_fragment(d[0], d[1], a + (r >> 1 & 1) * x->k * 32, columns, columns + 4 * x->k, x->k, x->accumulate);
+    }
+}
+
 static void run_wgmma(EmuAsync *async)
 {
     const Wgmma *x = (const void *)async->payload;
     EmuWarp *w = async->w;
     static _Thread_local float a[32 * 16], b[256 * 32];
+    if (x->d_type == EMU_T_F32) {
+        run_fragments(w, x);
+        return;
+    }
     static _Thread_local uint32_t t[256 * 16];
     emu_matrix_rows(w->cta, &x->b, x->n, x->k, x->b_type, x->negate_b, b);
     if (x->a_regs)
@@ -100,7 +129,7 @@ static void run_wgmma(EmuAsync *async)
 /* Moves a 64-row operand to the 16 rows of this warp. */
 static void own_rows(EmuMatrix *m, uint32_t warp)
 {
-    uint32_t per = 16u / m->elem_bytes, first = 16 * warp, units = emu_swizzle_span(m->swizzle) / 16, u = first / per;
+    uint32_t per = 16u / m->elem_bytes, first = 16 * warp, units = m->span / 16u, u = first / per;
     if (!m->mn_major)
         m->start += first / 8 * m->sbo;
     else if (m->swizzle == EMU_SWZ_NONE)
