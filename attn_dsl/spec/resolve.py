@@ -6,40 +6,25 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from ..diagnostics import Diagnostic, Diagnostics, Span, SpecError, TooManyFindings, did_you_mean
-from ..expr import BOOL, FLOAT, Expr, ExprBuilder, children_first
+from ..expr import Expr, ExprBuilder, children_first
 from ..expr.node import Constant
 from ..syntax import tree
+from .clauses import ClauseReader
 from .geometry import GeometryReader
 from .model import AlignKind, AttentionSpec, DType, Lengths, Origin, Output, Role
 from .modules import Loader, Module
-from .names import CALL_OPTION, DTYPES, LIBRARY_AXES, MAX_NODES, PACK_MODES, SCHEDULE_INTS, SCHEDULE_WORDS, is_taken
+from .names import CALL_OPTION, DTYPES, LIBRARY_AXES, MAX_NODES, is_taken
 from .params import ParamReader
 from .proofs import Ranges, index_prover, never_true, prove
+from .settings import SettingsReader
+from .statements import Statements
 from .tensors import TensorReader
 from .typer import Typer
 from .values import SpecNames, TensorValue, TooLarge
 
 Override = Constant | str | DType
-_Node = TypeVar("_Node", bound=tree.Node)
-
-# what the expression of each clause may depend on, besides constants, scalar parameters and extents
-_CLAUSE_LEAVES: dict[str, frozenset[str]] = {
-    "mask": frozenset({"b", "h", "kv_h", "q_idx", "kv_idx", "q_pos", "seq_q", "seq_k"}),
-    "score": frozenset({"b", "h", "kv_h", "q_idx", "kv_idx", "q_pos", "seq_q", "seq_k", "score"}),
-    "scale": frozenset(),
-    "sink": frozenset({"b", "h", "kv_h"}),
-    "align": frozenset({"b"}),
-}
-_SECOND_CLAUSE = {
-    "mask": "join the masks with 'and' or 'or'",
-    "score": "put one after the other with 'let'; an attention with two softmaxes is two specs",
-    "scale": "multiply the scales",
-    "sink": "a row has one sink: add the logits with log(exp(a) + exp(b))",
-}
-_PER_LEAF = {"heads": "h", "kv_heads": "kv_h", "batch": "b"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +59,7 @@ def resolve(
     if checked.errors:
         raise SpecError(checked.errors)
     if checked.spec is None:
-        span = _start(file)
+        span = Statements(file, Diagnostics()).start
         raise SpecError.of("E240", "the file is a library: it declares no q, k and v", span=span)
     return checked.spec
 
@@ -95,17 +80,10 @@ class _Resolver:
         self.tensors = TensorReader(self.report, self.typer, self.module)
         self.params = ParamReader(self.report, self.typer, self.module)
         self.geometry = GeometryReader(self.report, self.typer, self.tensors)
-        self.start = _start(file)
-
-    def statements(self, kind: type[_Node]) -> list[_Node]:
-        return [statement for statement in self.file.statements if isinstance(statement, kind)]
-
-    def one(self, kind: type[_Node], what: str) -> _Node | None:
-        """The statement of a kind that may appear once."""
-        found = self.statements(kind)
-        for again in found[1:]:
-            self.report.error("E250", f"a second {what}; the first is on line {found[0].span.line}", again.span)
-        return found[0] if found else None
+        self.statements = Statements(file, self.report)
+        self.start = self.statements.start
+        self.clauses = ClauseReader(self.report, self.typer, self.statements, self.params.params, self.tensors.tensors)
+        self.settings = SettingsReader(self.report, self.typer, self.statements)
 
     def run(self) -> AttentionSpec | None:
         try:
@@ -121,35 +99,35 @@ class _Resolver:
             self._functions()
             return None
         self._axes()
-        for node in self.statements(tree.Param):
+        for node in self.statements.of(tree.Param):
             self.params.declare(node)
-        for declaration in self.statements(tree.TensorDecl):
+        for declaration in self.statements.of(tree.TensorDecl):
             self.tensors.declare(declaration)
-        for view in self.statements(tree.ViewDecl):
+        for view in self.statements.of(tree.ViewDecl):
             self.tensors.view(view)
         laid_out = self.tensors.check_layouts(self.start)
         self._aliases()
         self._heads_divide()
-        for node in self.statements(tree.Param):
+        for node in self.statements.of(tree.Param):
             self.params.finish(node)
         lengths = self._lengths(laid_out)
         key = self.tensors.operand("k")
-        paged = self.one(tree.PagedDecl, "'paged'")
+        paged = self.statements.one(tree.PagedDecl, "'paged'")
         paging = self.geometry.paging(paged, key, self.tensors.spans["k"]) if laid_out and key else None
         self._captures()
-        alignments = self.statements(tree.AlignDecl)
+        alignments = self.statements.of(tree.AlignDecl)
         kind = _align_kind(alignments[0]) if alignments else AlignKind.BOTTOM_RIGHT
         dtypes = {tensor.name: tensor.dtype for tensor in self.tensors.tensors.values()}
         ranges = Ranges(self.names.fixed, self.params.params.values(), dtypes, kind)
         self.typer.inside = index_prover(ranges, self.build, self.typer.axis, kind, self._rows())
-        align = self.geometry.align(self.one(tree.AlignDecl, "'align'"))
+        align = self.geometry.align(self.statements.one(tree.AlignDecl, "'align'"))
         self._lets()
-        clauses = self._clauses()
+        clauses = self.clauses.read()
         self._functions()
-        settings = self._settings()
+        pack, lse_base = self.settings.pack(), self.settings.lse_base()
         roots = [value for value in (*clauses.values(), align.offset) if value is not None]
         if align.offset is not None:
-            self._leaves("align", align.offset, alignments[0].span)
+            self.clauses.check_leaves("align", align.offset, alignments[0].span)
         wide = prove(self.report, ranges, self.typer.origins, self.typer.reads, roots)
         self._uses()
         count = sum(1 for _ in children_first(roots))
@@ -160,7 +138,7 @@ class _Resolver:
         mask = clauses["mask"] or self.build.const(True)
         if never_true(mask, ranges):
             self.report.warning(
-                "W265", "the mask is false for every pair: every row is empty", self._clause_span("mask")
+                "W265", "the mask is false for every pair: every row is empty", self.clauses.span("mask")
             )
         declared = self.tensors.outputs.get("lse")
         return AttentionSpec(
@@ -172,7 +150,7 @@ class _Resolver:
             fixed_axes=tuple(sorted(self.names.fixed.items())),
             mask=mask,
             score=clauses["score"] or self.build.var("score"),
-            scale=clauses["scale"] or self._default_scale(),
+            scale=clauses["scale"] or self.clauses.default_scale(),
             sink=clauses["sink"],
             align=align,
             lengths_q=lengths["q"],
@@ -180,9 +158,9 @@ class _Resolver:
             paging=paging,
             output=self.tensors.output(),
             lse=None if declared is None else Output("lse", declared.dtype, declared.axes),
-            lse_base=settings["lse_base"],
-            pack_gqa=settings["pack"],
-            schedule=self._schedule(),
+            lse_base=lse_base,
+            pack_gqa=pack,
+            schedule=self.settings.schedule(),
             wide=wide,
             origin=Origin(self.file, self.module.folder, tuple(self.constants.items())),
         )
@@ -209,7 +187,7 @@ class _Resolver:
                 self.names.used.add(name)
 
     def _axes(self) -> None:
-        for node in self.statements(tree.FixAxis):
+        for node in self.statements.of(tree.FixAxis):
             name = node.name.name
             value = self.typer.constant(node.value, self.module, f"the extent of axis '{name}'")
             given = self.constants.get(name)
@@ -236,7 +214,7 @@ class _Resolver:
     def _declares_axis(self, name: str) -> bool:
         return any(
             isinstance(axis, tree.Name) and axis.name == name
-            for declaration in self.statements(tree.TensorDecl)
+            for declaration in self.statements.of(tree.TensorDecl)
             for axis in declaration.type.axes
         )
 
@@ -247,7 +225,7 @@ class _Resolver:
             self.names.aliases["kv_heads"] = "heads"
         if value is not None and value.axis_index("dim_v") is None:
             self.names.aliases["dim_v"] = "dim"
-        for axis, node in ((node.name.name, node) for node in self.statements(tree.FixAxis)):
+        for axis, node in ((node.name.name, node) for node in self.statements.of(tree.FixAxis)):
             if axis not in self.names.axes:
                 hint = did_you_mean(axis, self.names.axes)
                 self.report.error("E220", f"no tensor has an axis '{axis}'", node.name.span, hint)
@@ -261,7 +239,7 @@ class _Resolver:
     def _lengths(self, laid_out: bool) -> dict[str, Lengths]:
         lengths = {"q": Lengths(), "k": Lengths()}
         seen: dict[str, tree.LengthsDecl] = {}
-        for node in self.statements(tree.LengthsDecl):
+        for node in self.statements.of(tree.LengthsDecl):
             side = node.side.name
             if side in seen:
                 first = seen[side].span.line
@@ -281,8 +259,8 @@ class _Resolver:
 
     def _captures(self) -> None:
         """What expressions can read: every tensor that is no operand, pool or geometry."""
-        declared = [name.name for node in self.statements(tree.TensorDecl) for name in node.names]
-        declared += [node.name.name for node in self.statements(tree.Param)]
+        declared = [name.name for node in self.statements.of(tree.TensorDecl) for name in node.names]
+        declared += [node.name.name for node in self.statements.of(tree.Param)]
         read_otherwise = {tensor.name for tensor in self.tensors.tensors.values()}
         self.names.broken = {name for name in declared if is_taken(name) in (None, CALL_OPTION)} - read_otherwise
         for tensor in self.tensors.tensors.values():
@@ -314,66 +292,6 @@ class _Resolver:
 
     # -- clauses ----------------------------------------------------------------------------------------------------
 
-    def _clauses(self) -> dict[str, Expr | None]:
-        values: dict[str, Expr | None] = dict.fromkeys(("mask", "score", "scale", "sink"))
-        first: dict[str, tree.Clause] = {}
-        for node in self.statements(tree.Clause):
-            if node.kind in first:
-                hint = _SECOND_CLAUSE[node.kind]
-                line = first[node.kind].span.line
-                self.report.error("E250", f"a second '{node.kind}'; the first is on line {line}", node.span, hint)
-                continue
-            first[node.kind] = node
-            value = self.typer.expression(node.value, self.module)
-            if value is None:
-                continue
-            if node.kind != "mask":
-                value = self.build.as_float(value)
-            wanted = BOOL if node.kind == "mask" else FLOAT
-            if value.type is not wanted:
-                advice = "compare it with something, as in 'x != 0'" if wanted is BOOL else None
-                self.report.error("E233", f"{node.kind} is {wanted}; given {value.type}", node.value.span, advice)
-                continue
-            self._leaves(node.kind, value, node.value.span)
-            values[node.kind] = value
-        return values
-
-    def _leaves(self, clause: str, value: Expr, span: Span) -> None:
-        """Reports leaves that have no value where `clause` is evaluated."""
-        allowed = _CLAUSE_LEAVES[clause]
-        packed = self._packed_read(value) if clause in ("sink", "align") else None
-        if packed is not None:
-            message = f"'{packed}' is packed, and '{clause}' has no row or key to read it at"
-            self.report.error("E224", message, span)
-            return
-        for node in children_first([value]):
-            name: str | None = None
-            if node.op == "var" and node.attr not in allowed:
-                name = str(node.attr)
-            elif node.op == "param":
-                per = self.params.params[str(node.attr)].per
-                if per is not None and _PER_LEAF[per] not in allowed:
-                    name = f"{node.attr}, which varies with {per},"
-            if name is not None:
-                may = ", ".join(sorted(allowed)) if allowed else "constants, parameters and extents only"
-                self.report.error("E224", f"{name} has no value in '{clause}'", span, f"'{clause}' may use {may}")
-
-    def _packed_read(self, value: Expr) -> str | None:
-        """A capture in `value` that lies along a packed axis."""
-        for node in children_first([value]):
-            if node.op == "read":
-                name = str(node.attr)
-                if any(axis.name in ("total_q", "total_k") for axis in self.tensors.tensors[name].axes):
-                    return name
-        return None
-
-    def _default_scale(self) -> Expr:
-        root = self.build.op("sqrt", self.build.as_float(self.typer.axis("dim")))
-        return self.build.op("div", self.build.const(1.0), root)
-
-    def _clause_span(self, kind: str) -> Span:
-        return next((c.value.span for c in self.statements(tree.Clause) if c.kind == kind), self.start)
-
     def _lets(self) -> None:
         """Every const and let in the order of the files, so that a long chain of them is no deep one."""
         for module in (*self.loader.libraries, self.module):
@@ -398,60 +316,6 @@ class _Resolver:
             elif name.name in seen:
                 self.report.error("E221", f"'{name.name}' is defined twice", name.span)
             seen.add(name.name)
-
-    # -- settings ---------------------------------------------------------------------------------------------------
-
-    def _settings(self) -> dict[str, str]:
-        pack = self.one(tree.PackDecl, "'pack gqa'")
-        mode = "auto"
-        if pack is not None:
-            if pack.what.name != "gqa":
-                self.report.error(
-                    "E252", f"'pack {pack.what.name}' is not known", pack.what.span, "write 'pack gqa auto'"
-                )
-            mode = pack.mode.name
-            if mode not in PACK_MODES:
-                hint = did_you_mean(mode, PACK_MODES)
-                self.report.error(
-                    "E252", f"'pack gqa' is one of {', '.join(PACK_MODES)}; given '{mode}'", pack.mode.span, hint
-                )
-        base = self.one(tree.LseBase, "'lse_base'")
-        lse_base = "e"
-        if base is not None:
-            value = base.value
-            if isinstance(value, tree.Literal) and value.value == 2 and not isinstance(value.value, bool | float):
-                lse_base = "2"
-            elif not (isinstance(value, tree.Name) and value.name == "e"):
-                self.report.error("E252", "'lse_base' is e or 2", value.span)
-        return {"pack": mode, "lse_base": lse_base}
-
-    def _schedule(self) -> tuple[tuple[str, int | str], ...]:
-        node = self.one(tree.ScheduleDecl, "'schedule'")
-        found: dict[str, int | str] = {}
-        for setting in () if node is None else node.settings:
-            key = setting.key.name
-            if key in found:
-                self.report.error("E252", f"'schedule' sets '{key}' twice", setting.key.span)
-            elif key in SCHEDULE_WORDS:
-                words = SCHEDULE_WORDS[key]
-                if isinstance(setting.value, tree.Name) and setting.value.name in words:
-                    found[key] = setting.value.name
-                else:
-                    self.report.error("E252", f"'{key}' is one of {', '.join(words)}", setting.value.span)
-            elif key in SCHEDULE_INTS:
-                low, high = SCHEDULE_INTS[key]
-                value = self.typer.constant(setting.value, self.module, f"'{key}'")
-                if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-                    found[key] = value
-                elif value is not None:
-                    message = f"'{key}' is an int from {low} to {high}; given {value}"
-                    self.report.error("E252", message, setting.value.span)
-            else:
-                known = [*SCHEDULE_INTS, *SCHEDULE_WORDS]
-                self.report.error(
-                    "E252", f"'schedule' has no setting '{key}'", setting.key.span, did_you_mean(key, known)
-                )
-        return tuple(sorted(found.items()))
 
     def _constants(self) -> tuple[tuple[str, Constant | DType], ...]:
         values: list[tuple[str, Constant | DType]] = []
@@ -485,9 +349,3 @@ class _Resolver:
 
 def _align_kind(node: tree.AlignDecl) -> AlignKind:
     return next((kind for kind in AlignKind if kind.value == node.kind.name), AlignKind.BOTTOM_RIGHT)
-
-
-def _start(file: tree.File) -> Span:
-    if file.statements:
-        return file.statements[0].span
-    return Span(file.source, 0, min(1, len(file.source.text)))

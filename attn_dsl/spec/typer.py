@@ -20,9 +20,7 @@ from .names import (
     DTYPES,
     FOREIGN,
     FUNCTIONS,
-    INDEX_AXES,
     INDEX_NAMES,
-    LENGTHS,
     LIBRARY_AXES,
     MAX_DEPTH,
     MAX_NODES,
@@ -30,8 +28,8 @@ from .names import (
     OPERANDS,
     OUTPUTS,
     STANDARD_AXES,
-    TYPED_AXES,
 )
+from .reads import ReadTyper
 from .values import TYPES, SpecNames, TensorValue, TooLarge, Value
 
 if TYPE_CHECKING:
@@ -78,6 +76,7 @@ class Typer:
         self._globals: dict[tuple[int, str], Value | None] = {}
         self.open: list[tuple[int, str]] = []  # definitions being typed, to find cycles
         self.calls = CallTyper(self)
+        self.readers = ReadTyper(self)
         self.call_site: Span | None = None
         self._failed: set[tuple[str, Span]] = set()
         self._steps = 0
@@ -273,7 +272,7 @@ class Typer:
             elif isinstance(node, tree.Call):
                 value = self.calls.call(node, module, scope)
             elif isinstance(node, tree.Read):
-                value = self._read(node, module, scope)
+                value = self.readers.read(node, module, scope)
             else:
                 value = self.calls.reduction(node, module, scope)
             return value if value is None else self.made(value, node.span)
@@ -409,48 +408,3 @@ class Typer:
             self.fail("E230", message, node.span)
             return None
         return self.build.op("select", condition, yes, no)
-
-    def _read(self, node: tree.Read, module: Module, scope: Mapping[str, Value]) -> Expr | None:
-        tensor = self.value(node.tensor, module, scope)
-        indices = [self.expression(index, module, scope) for index in node.indices]
-        if tensor is None:
-            return None
-        if not isinstance(tensor, TensorValue):
-            self.fail("E244", f"'{node.tensor.name}' is no tensor and has no elements", node.span)
-            return None
-        if len(indices) != len(tensor.axes):
-            wanted = ", ".join(axis or "_" for axis in tensor.axes)
-            self.fail("E244", f"'{tensor.name}' has axes [{wanted}]; given {len(indices)} indices", node.span)
-            return None
-        clamped: list[Expr] = []
-        for index, axis, extent, written in zip(indices, tensor.axes, tensor.extents, node.indices, strict=True):
-            if index is None:
-                return None
-            if index.type is not INT:
-                self.fail("E230", f"an index is an int; given {index.type}", written.span, "use floor(x)")
-                return None
-            if not self._own_axis(index, axis, tensor, written.span):
-                return None
-            clamped.append(self._inside(index, extent, tensor.name, written.span))
-        return self.build.read(tensor.name, tuple(clamped), tensor.type)
-
-    def _own_axis(self, index: Expr, axis: str | None, tensor: TensorValue, span: Span) -> bool:
-        if index.op != "var" or axis not in TYPED_AXES or index.attr in LENGTHS:
-            return True
-        name = str(index.attr)
-        allowed = {self.spec.aliases.get(own, own) for own in INDEX_AXES.get(name, ())}
-        if self.spec.aliases.get(axis, axis) in allowed:
-            return True
-        right = next((i for i, own in INDEX_AXES.items() if axis in own), None)
-        hint = f"'{axis}' is indexed by {right}" + (" or q_pos" if right == "kv_idx" else "")
-        self.fail(
-            "E245", f"'{name}' indexes {INDEX_AXES[name][0]}, and this axis of '{tensor.name}' is {axis}", span, hint
-        )
-        return False
-
-    def _inside(self, index: Expr, extent: Expr, tensor: str, span: Span) -> Expr:
-        if self.inside(index, extent):
-            return index
-        self.reads.append((index, extent, self.call_site or span, tensor))
-        last = self.build.op("sub", extent, self.build.const(1))
-        return self.made(self.build.clamp(index, self.build.const(0), last), span)
