@@ -15,13 +15,11 @@ from attn_dsl.lowering.tiles.binding import Leaves
 from attn_dsl.lowering.tiles.cells import Cells
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence, substitute
 from attn_dsl.lowering.tiles.ranges import TileRanges, needs_table
-from attn_dsl.lowering.tiles.tables import BLOCK, column_tables, row_tables
+from attn_dsl.lowering.tiles.tables import BLOCK, column_tables, held_numbers, row_tables
 from torch import Tensor
 
 from attn_dsl.expr import BOOL, Expr, ExprBuilder, evaluate
 from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, Truth
-
-COST = 64  # numbers held for one box while the mask is evaluated, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +86,7 @@ class BoxTester:
         _, tiles, ranges = seen.start.shape
         start, length = (side.flatten() for side in seen.disjoint())
         done = length.cumsum(0)
-        most = max(1, BLOCK // (COST * self._cells.shape[1]))
+        most = max(1, BLOCK // (2 * held_numbers([self._mask]) * self._cells.shape[1]))
         first = 0
         while first < len(length):
             before = int(done[first - 1]) if first else 0

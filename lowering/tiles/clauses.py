@@ -17,10 +17,11 @@ from dataclasses import dataclass, fields
 from attn_dsl.expr import Expr
 
 MAX_CLAUSES = 16  # of one union; a mask that needs more is not taken apart
+MAX_CONDITIONS = 16  # bounds or conditions of one kind in one clause; likewise
 
 
-class TooManyClauses(Exception):
-    """A mask needs more than `MAX_CLAUSES` column ranges."""
+class TooLarge(Exception):
+    """A mask needs more than `MAX_CLAUSES` column ranges, or one of more than `MAX_CONDITIONS` bounds."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def either(parts: Iterable[Clauses]) -> Clauses:
         result = [other for other in result if not other.implies(clause)]
         result.append(clause)
         if len(result) > MAX_CLAUSES:
-            raise TooManyClauses
+            raise TooLarge(f"it needs more than {MAX_CLAUSES} column ranges")
     return tuple(result)
 
 
@@ -70,4 +71,7 @@ def both(parts: Iterable[Clauses]) -> Clauses:
 
 
 def _merged(x: tuple[Expr, ...], y: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    return (*x, *(node for node in y if node not in x))
+    together = (*x, *(node for node in y if node not in x))
+    if len(together) > MAX_CONDITIONS:
+        raise TooLarge(f"a range of it needs more than {MAX_CONDITIONS} bounds or conditions")
+    return together

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
-from attn_dsl.lowering.tiles.clauses import MAX_CLAUSES, Clause, Clauses, TooManyClauses, both, either
+from attn_dsl.lowering.tiles.clauses import Clause, Clauses, TooLarge, both, either
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence, substitute
 from attn_dsl.lowering.tiles.direction import Direction, direction_of
 from attn_dsl.lowering.tiles.polynomial import normal
@@ -94,8 +94,8 @@ def columns_of(
                 for wanted in (True, False)
             )
             return Columns(_form(seen, solver), _form(hidden, solver), None)
-        except TooManyClauses:
-            reason = f"it needs more than {MAX_CLAUSES} column ranges"
+        except TooLarge as too_large:
+            reason = str(too_large)
     opposite = build.op("not", mask)
     forms = [_form((Clause(leftover=(condition,)),), solver) for condition in (mask, opposite)]
     return Columns(forms[0], forms[1], reason)
@@ -104,8 +104,9 @@ def columns_of(
 def _too_large(mask: Expr) -> str | None:
     depth: dict[Expr, int] = {}
     for node in children_first([mask]):
-        # a chain of one operator is taken apart as one step
-        depth[node] = max((depth[a] + (a.op != node.op) for a in node.args), default=0)
+        # a chain of one of these is taken apart in one step
+        chain = node.op if node.op in ("and", "or", "min", "max") else None
+        depth[node] = max((depth[a] + (a.op != chain) for a in node.args), default=0)
     if len(depth) > MAX_NODES:
         return f"it has more than {MAX_NODES} nodes"
     return f"it nests deeper than {MAX_DEPTH}" if depth[mask] > MAX_DEPTH else None

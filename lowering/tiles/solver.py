@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attn_dsl.lowering.tiles.clauses import ALWAYS, NEVER, Clause, Clauses, both, either
+from attn_dsl.lowering.tiles.clauses import ALWAYS, NEVER, Clause, Clauses, TooLarge, both, either
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence
 from attn_dsl.lowering.tiles.polynomial import MAX_DEGREE, expression, normal, polynomial
 
 from attn_dsl.expr import BOOL, INT, Expr, ExprBuilder
 from attn_dsl.expr.interval import Interval, IntInterval, Truth, static_intervals
 from attn_dsl.expr.operators import I64_MAX, I64_MIN
+
+MAX_STEPS = 2_000  # conditions low <= value <= high that are looked at for one mask
 
 
 class Solver:
@@ -28,12 +30,14 @@ class Solver:
         self._ranges = ranges
         self.shift = shift
         self._solved: dict[tuple[Expr, bool], Clauses] = {}
+        self._placed: dict[tuple[Expr, Expr | None, Expr | None, str], Clauses] = {}
+        self._steps = 0
 
     def intervals(self, *roots: Expr) -> Mapping[Expr, Interval]:
         return static_intervals(roots, self._ranges)
 
     def solve(self, condition: Expr, wanted: bool = True) -> Clauses:
-        """The clauses of "`condition` is `wanted`". Raises TooManyClauses."""
+        """The clauses of "`condition` is `wanted`". Raises TooLarge."""
         key = (condition, wanted)
         if key not in self._solved:
             self._solved[key] = self._solve(condition, wanted)
@@ -110,6 +114,15 @@ class Solver:
     def _between(self, node: Expr, low: Expr | None, high: Expr | None, target: str) -> Clauses:
         if low is None and high is None:
             return ALWAYS
+        key = (node, low, high, target)
+        if key not in self._placed:
+            self._steps += 1
+            if self._steps > MAX_STEPS:
+                raise TooLarge(f"it takes more than {MAX_STEPS} steps to solve")
+            self._placed[key] = self._place(node, low, high, target)
+        return self._placed[key]
+
+    def _place(self, node: Expr, low: Expr | None, high: Expr | None, target: str) -> Clauses:
         if not self.dependence.on(node, target):
             parts = [] if low is None else [self.solve(self.build.op("le", low, node))]
             parts += [] if high is None else [self.solve(self.build.op("le", node, high))]

@@ -14,10 +14,10 @@ from attn_dsl.lowering.tiles.binding import Leaves, hull
 from attn_dsl.lowering.tiles.cells import Cells
 from torch import Tensor
 
-from attn_dsl.expr import Expr
+from attn_dsl.expr import Expr, children_first
 from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, Truth
 
-BLOCK = 2**20  # elements evaluated together
+BLOCK = 2**20  # numbers held at once while tables are made
 _FAR = 2**33  # past every value that a comparison of i32 tables can have
 
 
@@ -42,7 +42,7 @@ def row_tables(
         }
         return [hull(value.expand(q_idx.shape), -1) for value in leaves.all_at(roots, index)]
 
-    return _in_blocks(block, tiles, heads * members * cells.rows)
+    return _in_blocks(block, tiles, heads * members * cells.rows * held_numbers(roots))
 
 
 def column_tables(leaves: Leaves, cells: Cells, roots: list[Expr]) -> list[Interval]:
@@ -73,7 +73,12 @@ def column_tables(leaves: Leaves, cells: Cells, roots: list[Expr]) -> list[Inter
         full = (*shape, part.stop - part.start, tile_k)
         return [hull(value.expand(full), -1) for value in leaves.all_at(roots, index)]
 
-    return _in_blocks(block, tiles, heads * members * len(cells.entries) * tile_k)
+    return _in_blocks(block, tiles, heads * members * len(cells.entries) * tile_k * held_numbers(roots))
+
+
+def held_numbers(roots: list[Expr]) -> int:
+    """Numbers held for one element while `roots` are evaluated: one per node."""
+    return max(1, sum(1 for _ in children_first(roots)))
 
 
 def key_tiles(leaves: Leaves, cells: Cells) -> int:
@@ -84,7 +89,7 @@ def key_tiles(leaves: Leaves, cells: Cells) -> int:
 
 
 def _in_blocks(block: Callable[[slice], list[Interval]], tiles: int, elements: int) -> list[Interval]:
-    """`block` over parts of the last axis of `tiles`, each of which costs `elements` elements."""
+    """`block` over parts of the last axis of `tiles`, of which each tile holds `elements` numbers at once."""
     parts = [block(part) for part in _parts(tiles, max(1, BLOCK // max(1, elements)))]
     return [_joined(list(intervals)) for intervals in zip(*parts, strict=True)]
 

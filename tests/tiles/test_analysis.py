@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -180,6 +181,25 @@ def test_masks_that_are_not_taken_apart_are_tested_tile_by_tile() -> None:
         grid = analysis.evaluate(call, 8, 4)
         assert compare(analysis.spec, call, grid).is_sound
         assert 0 < grid.visited_fraction < 1
+
+
+HOSTILE = [
+    f"mask = {'abs(' * 78}kv_idx - q_pos{')' * 78} < 3",
+    "mask = all(i in 0..500: kv_idx >= q_pos - i * i)",
+    "mask = sum(i in 0..600: kv_idx if i == 0 else q_pos % (i + 1)) < 7",
+    "mask = any(i in 0..15: all(j in 0..15: kv_idx // (j + 1) >= q_pos // (i + 2)))",
+    "mask = sum(i in 0..100: (kv_idx if q_pos < i else q_pos)) < q_pos",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_masks_are_given_up_in_time(text: str) -> None:
+    spec = attn_dsl.parse(HEAD + text)
+    start = time.process_time()
+    analysis = analyze(spec)
+    assert time.process_time() - start < 1.0
+    call = Binding.of(_sizes(24, 31), {})
+    assert compare(spec, call, analysis.evaluate(call, 8, 4)).is_sound
 
 
 def test_the_limit_of_tile_tests() -> None:
