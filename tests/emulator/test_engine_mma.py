@@ -1,0 +1,404 @@
+"""tcgen05.mma against integer matrix products: TMA puts the operands in place, descriptors name them, TMEM holds D."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from engine_kernels import (
+    BASE,
+    DATA,
+    Operand,
+    alloc,
+    dealloc,
+    descriptor,
+    entry,
+    expect,
+    init_barriers,
+    instruction_descriptor,
+    launch,
+    tensor_map,
+    tma_load,
+    tmem_dump,
+    tmem_fill,
+    wait,
+)
+
+from attn_dsl.emulator.errors import KernelFinding
+
+KINDS = {  # kind, A/B code, D code, K per instruction
+    torch.bfloat16: ("f16", 1, 1, 16),
+    torch.float16: ("f16", 0, 1, 16),
+    torch.float32: ("tf32", 2, 1, 8),
+    torch.float8_e4m3fn: ("f8f6f4", 0, 1, 32),
+    torch.float8_e5m2: ("f8f6f4", 1, 1, 32),
+    torch.int8: ("i8", 1, 2, 32),
+    torch.uint8: ("i8", 0, 2, 32),
+}
+
+
+def integers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Small integers: every product and sum is exact, so the result is the same in any order."""
+    low = 0 if dtype == torch.uint8 else -4
+    return torch.randint(low, 5, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def operand_map(op: Operand, values: torch.Tensor) -> tuple[torch.Tensor, bytes]:
+    """The tensor as it lies in global memory, and its tensor map."""
+    stored = values.t().contiguous() if op.mn_major else values.contiguous()
+    return stored, tensor_map(stored, op.box, swizzle=op.span, atom=op.atom)
+
+
+def load_operand(op: Operand, offset: int, tmap: int) -> str:
+    size = op.box[0] * op.box[1] * op.eb
+    return "\n".join(tma_load(2, offset + at, tmap, coords, 0) for coords, at in op.loads() if size)
+
+
+def mma_chain(
+    a: Operand,
+    b: Operand,
+    kind: str,
+    step: int,
+    idesc: int,
+    a_at: int,
+    b_at: int,
+    group: int = 1,
+    a_tmem: int | None = None,
+) -> str:
+    """Thread 0 (of rank 0) multiplies step by step along K into TMEM at %r60, then commits to mbarrier 1.
+
+    `a_tmem`: A is in TMEM from that column on instead of shared memory.
+    """
+    lines = []
+    p = "%p1" if group == 2 else "%p0"
+    for k in range(0, a.k, step):
+        left = "%d10" if a_tmem is None else f"[%r60+{a_tmem + k * a.eb // 4}]"
+        lines += [
+            f"mov.b64 %d10, {descriptor(a, BASE + a_at + a.advance(k))};",
+            f"mov.b64 %d11, {descriptor(b, BASE + b_at + b.advance(k))};",
+            f"mov.b32 %r70, {idesc};",
+            f"setp.ne.u32 %p3, {int(k > 0)}, 0;",
+            f"@{p} tcgen05.mma.cta_group::{group}.kind::{kind} [%r60], {left}, %d11, %r70, %p3;",
+        ]
+    lines.append("add.u32 %r71, %r1, 8;")
+    if group == 2:
+        lines.append("mov.b16 %h0, 3;")
+        multicast = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
+        lines.append(f"@{p} {multicast} [%r71], %h0;")
+    else:
+        lines.append(f"@{p} tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r71];")
+    return "\n".join(lines)
+
+
+def gemm(
+    m: int, n: int, k: int, dtype: torch.dtype, a_mn: bool, b_mn: bool, span: int, seed: int = 0, change=None, **options
+):
+    """(D, what it must be, report). `change` edits the PTX before it runs."""
+    kind, code, d_code, step = KINDS[dtype]
+    eb = torch.empty(0, dtype=dtype).element_size()
+    atom = {True: 1, False: 0}
+    a = Operand(m, k, a_mn, span, eb, atom[a_mn and eb == 4])
+    b = Operand(n, k, b_mn, span, eb, atom[b_mn and eb == 4])
+    a_values, b_values = integers((m, k), dtype, seed), integers((n, k), dtype, seed + 1)
+    (a_tensor, a_map), (b_tensor, b_map) = operand_map(a, a_values), operand_map(b, b_values)
+    b_at = DATA + (a.bytes + 1023) // 1024 * 1024
+    out = torch.zeros(128, n, dtype=torch.int32)
+    text = entry(
+        "\n".join(
+            [
+                init_barriers(1, 1),
+                alloc(256),
+                tmem_fill(n, 7 if m == 64 else 0),
+                expect(0, a.bytes + b.bytes),
+                load_operand(a, DATA, 0),
+                load_operand(b, b_at, 1),
+                wait(0),
+                mma_chain(a, b, kind, step, instruction_descriptor(code, code, d_code, m, n, a_mn, b_mn), DATA, b_at),
+                wait(1),
+                tmem_dump(n, 0),
+                dealloc(256),
+            ]
+        ),
+        pointers=3,
+        maps=2,
+    )
+    report = launch(change(text) if change else text, [out, a_tensor, b_tensor, a_map, b_map], **options)
+    want = a_values.double() @ b_values.double().T
+    got = out if d_code == 2 else out.view(torch.float32)
+    if m == 64:
+        assert (out.reshape(4, 2, 16, n)[:, 1] == 7).all()  # the other lanes are left alone
+        got = torch.cat([got[32 * i : 32 * i + 16] for i in range(4)])
+    return got.double(), want, report
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("span", [0, 32, 64, 128])
+@pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
+def test_layouts(dtype: torch.dtype, span: int, majors: str):
+    n = 128 if dtype.itemsize == 1 else 64  # a swizzled row of an N-major B is up to 128 bytes of N
+    got, want, _ = gemm(128, n, 128, dtype, majors[0] == "M", majors[1] == "M", span)
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
+def test_tf32(majors: str):
+    got, want, _ = gemm(128, 64, 32, torch.float32, majors[0] == "M", majors[1] == "M", 128)
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(("m", "n"), [(64, 8), (64, 256), (128, 8), (128, 24), (128, 256)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.uint8], ids=str)
+def test_shapes(m: int, n: int, dtype: torch.dtype):
+    if dtype == torch.uint8 and n == 24:
+        n = 48
+    got, want, _ = gemm(m, n, 64, dtype, False, False, 64)
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("late", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_late_completion_changes_nothing(late: int, seed: int):
+    got, want, _ = gemm(128, 64, 128, torch.bfloat16, False, True, 128, late=late, seed=seed)
+    assert torch.equal(got, want)
+
+
+def test_negated_operands():
+    def negate_a(text: str) -> str:
+        code = instruction_descriptor(1, 1, 1, 128, 64, False, False)
+        assert f"mov.b32 %r70, {code};" in text
+        return text.replace(f"mov.b32 %r70, {code};", f"mov.b32 %r70, {code | 1 << 13};")
+
+    got, want, _ = gemm(128, 64, 64, torch.bfloat16, False, False, 128, change=negate_a)
+    assert torch.equal(got, -want)
+
+
+def test_half_accumulator():
+    """f16 D: the low half of each cell."""
+    code = instruction_descriptor(0, 0, 1, 128, 64, False, False)
+    half = instruction_descriptor(0, 0, 0, 128, 64, False, False)
+    got, want, _ = gemm(
+        128, 64, 32, torch.float16, False, False, 64, change=lambda t: t.replace(f"{code};", f"{half};")
+    )
+    bits = got.float().view(torch.int32)
+    assert torch.equal(bits.to(torch.int16).view(torch.float16).double(), want)
+
+
+def test_scaled_accumulator_and_masked_lanes():
+    """D / 4 + A B, and lanes of the mask keep what they held (7.0)."""
+
+    def change(text: str) -> str:
+        text = text.replace("mov.b32 %r99, 0;", "mov.b32 %r99, 0x40E00000;")
+        return text.replace("%d11, %r70, %p3;", "%d11, %r70, {%r90, %r91, %r91, %r91}, 1, 2;").replace(
+            "setp.ne.u32 %p3", "mov.b32 %r90, 5;\nmov.b32 %r91, 0;\nsetp.ne.u32 %p3"
+        )
+
+    got, want, _ = gemm(128, 64, 16, torch.bfloat16, False, False, 32, change=change)
+    want = want + 7.0 / 4
+    want[[0, 2]] = 7.0
+    assert torch.equal(got, want)
+
+
+def test_integer_saturation():
+    """Two large blocks: with the bit the sum stays at the limit, without it wraps."""
+    code = instruction_descriptor(1, 1, 2, 128, 64, False, False)
+
+    def change(bit: int, text: str) -> str:
+        text = text.replace("mov.b32 %r99, 0;", "mov.b32 %r99, 0x7FFFFFF0;").replace(
+            "setp.ne.u32 %p3, 0", "setp.ne.u32 %p3, 1"
+        )
+        return text.replace(f"mov.b32 %r70, {code};", f"mov.b32 %r70, {code | bit << 3};")
+
+    clamped, want, _ = gemm(128, 64, 32, torch.int8, False, False, 32, change=lambda t: change(1, t))
+    wrapped, _, _ = gemm(128, 64, 32, torch.int8, False, False, 32, change=lambda t: change(0, t))
+    exact = want + 0x7FFFFFF0
+    assert (exact > 2**31 - 1).any()
+    assert torch.equal(clamped, exact.clamp(max=2**31 - 1))
+    assert torch.equal(wrapped, (exact + 2**31) % 2**32 - 2**31)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("m", [64, 128])
+def test_a_in_tmem(m: int, dtype: torch.dtype):
+    """A comes from columns 128 on: packed along K, one lane per row."""
+    kind, code, d_code, step = KINDS[dtype]
+    n, k, eb = 64, 64, dtype.itemsize
+    a_values, b_values = integers((m, k), dtype, 3), integers((n, k), dtype, 4)
+    words = k * eb // 4
+    image = torch.zeros(128, words, dtype=torch.int32)
+    rows = torch.arange(m) if m == 128 else torch.arange(m) // 16 * 32 + torch.arange(m) % 16
+    image[rows] = a_values.view(torch.int32).reshape(m, words)
+    a, b = Operand(m, k, False, 64, eb), Operand(n, k, False, 64, eb)
+    b_tensor, b_map = operand_map(b, b_values)
+    store = ["mul.lo.s32 %r80, %r0, %r81;", "cvt.u64.u32 %d42, %r80;", "add.s64 %d43, %d1, %d42;"]
+    for i in range(words):
+        store += [
+            f"ld.global.b32 %r82, [%d43+{4 * i}];",
+            f"tcgen05.st.sync.aligned.32x32b.x1.b32 [%r62+{128 + i}], {{%r82}};",
+        ]
+    text = entry(
+        "\n".join(
+            [
+                init_barriers(1, 1),
+                alloc(256),
+                tmem_fill(n),
+                f"mov.b32 %r81, {4 * words};",
+                *store,
+                "tcgen05.wait::st.sync.aligned;\nbar.sync 0;",
+                expect(0, b.bytes),
+                load_operand(b, DATA, 0),
+                wait(0),
+                mma_chain(
+                    a,
+                    b,
+                    kind,
+                    step,
+                    instruction_descriptor(code, code, d_code, m, n, False, False),
+                    DATA,
+                    DATA,
+                    a_tmem=128,
+                ),
+                wait(1),
+                tmem_dump(n, 0),
+                dealloc(256),
+            ]
+        ),
+        pointers=3,
+        maps=1,
+    )
+    out = torch.zeros(128, n, dtype=torch.int32)
+    launch(text, [out, image, b_tensor, b_map])
+    assert torch.equal(out.view(torch.float32)[rows].double(), a_values.double() @ b_values.double().T)
+
+
+@pytest.mark.parametrize(("m", "n"), [(128, 64), (256, 32), (256, 256)])
+@pytest.mark.parametrize("majors", ["KK", "KM", "MK"])
+def test_pair(m: int, n: int, majors: str):
+    """cta_group::2: each CTA holds half the rows of A and half the rows of B, and gets its part of D."""
+    dtype, k, a_mn, b_mn = torch.bfloat16, 64, majors[0] == "M", majors[1] == "M"
+    span = 32 if n == 32 else 64
+    a, b = Operand(m // 2, k, a_mn, span, 2), Operand(n // 2, k, b_mn, span, 2)
+    a_values, b_values = integers((m, k), dtype, 5), integers((n, k), dtype, 6)
+    stored, maps = [], []
+    for op, values in ((a, a_values), (b, b_values)):
+        for half in values.chunk(2):
+            tensor, tmap = operand_map(op, half)
+            stored.append(tensor)
+            maps.append(tmap)
+    b_at = DATA + (a.bytes + 1023) // 1024 * 1024
+    loads = []
+    for rank in (0, 1):
+        pick = f"setp.eq.s32 %p4, %r3, {rank};\nand.pred %p0, %p6, %p4;"
+        loads += [pick, load_operand(a, DATA, rank), load_operand(b, b_at, 2 + rank)]
+    cluster_sync = "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;"
+    columns = n // 2 if m == 128 else n
+    text = entry(
+        "\n".join(
+            [
+                init_barriers(1, 1),
+                cluster_sync,
+                "setp.eq.s32 %p6, %r0, 0;",
+                alloc(256, group=2),
+                expect(0, a.bytes + b.bytes),
+                *loads,
+                "setp.eq.s32 %p0, %r0, 0;",
+                wait(0),
+                cluster_sync,
+                mma_chain(a, b, "f16", 16, instruction_descriptor(1, 1, 1, m, n, a_mn, b_mn), DATA, b_at, group=2),
+                wait(1),
+                f"mul.lo.s32 %r40, %r3, {4 * 128 * columns};\ncvt.u64.u32 %d44, %r40;\nadd.s64 %d0, %d0, %d44;",
+                tmem_dump(columns, 0),
+                dealloc(256, group=2),
+            ]
+        ),
+        pointers=5,
+        maps=4,
+    )
+    out = torch.zeros(2, 128, columns, dtype=torch.float32)
+    launch(text, [out, *stored, *maps], cluster=2)
+    want = a_values.double() @ b_values.double().T
+    if m == 256:
+        got = out.reshape(256, n)
+    else:  # 64 rows per CTA; the second half of the columns is 64 lanes further on
+        got = torch.cat([torch.cat([half[:64], half[64:]], dim=1) for half in out])
+    assert torch.equal(got.double(), want)
+
+
+def bits_of(text: str) -> tuple[str, str]:
+    """The first descriptor of A and of the instruction in a kernel."""
+    return text.split("mov.b64 %d10, ")[1].split(";")[0], text.split("mov.b32 %r70, ")[1].split(";")[0]
+
+
+@pytest.mark.parametrize(
+    ("which", "bit", "words"),
+    [
+        ("A", 49, "base offset"),
+        ("A", 46, "bits 46-48"),
+        ("A", 14, "bits 14-15"),
+        ("A", 61, "swizzle code"),  # 128-byte code 2 becomes 3
+        ("A", 3, "first row of the swizzle pattern"),  # start + 128 bytes
+        ("A", 32, "multiple of the swizzle pattern"),
+        ("I", 2, "sparse"),
+        ("I", 5, "D type"),
+        ("I", 8, "A and B types"),
+        ("I", 25, "M must be"),
+        ("I", 29, "bits 6, 23 and 29-31"),
+    ],
+)
+def test_bad_descriptors(which: str, bit: int, words: str):
+    def flip(text: str) -> str:
+        a, instruction = bits_of(text)
+        name, old = ("%d10", a) if which == "A" else ("%r70", instruction)
+        return text.replace(f"{name}, {old};", f"{name}, {int(old) ^ 1 << bit};")
+
+    with pytest.raises(KernelFinding) as caught:
+        gemm(128, 64, 64, torch.bfloat16, False, False, 128, change=flip)
+    finding = caught.value.findings[0]
+    assert finding.kind == "descriptor"
+    assert words in finding.text
+
+
+def drop(line: str):
+    def change(text: str) -> str:
+        assert line in text
+        return text.replace(line, "")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (drop(wait(0)), "race-shared"),  # operands not waited for
+        (drop(wait(1)), "tcgen05-order"),  # D read before the commit arrived
+        (
+            lambda t: t.replace("@%p0 tcgen05.mma", "@%p11 tcgen05.mma").replace(
+                "mov.b32 %r70", "setp.lt.u32 %p11, %r0, 2;\nmov.b32 %r70"
+            ),
+            "unelected",
+        ),
+        (
+            lambda t: t.replace("setp.ne.u32 %p3, 0, 0;", "setp.ne.u32 %p3, 1, 0;").replace("tcgen05.st", "// "),
+            "uninit-tmem",
+        ),
+    ],
+)
+def test_missing_synchronisation(change, kind: str):
+    with pytest.raises(KernelFinding) as caught:
+        gemm(128, 64, 64, torch.bfloat16, False, False, 128, change=change)
+    assert kind in {f.kind for f in caught.value.findings}
+
+
+def test_generic_writes_need_a_proxy_fence():
+    """Thread 0 overwrites a word of A with what it holds: without fence.proxy.async the MMA may not see it."""
+
+    def poke(fence: str, text: str) -> str:
+        lines = ["@%p0 ld.shared.b32 %r90, [%r1+1024];", "@%p0 st.shared.b32 [%r1+1024], %r90;", fence, "bar.sync 0;"]
+        return text.replace("mov.b64 %d10", "\n".join([*lines, "mov.b64 %d10"]), 1)
+
+    fenced = partial(poke, "fence.proxy.async.shared::cta;")
+    got, want, _ = gemm(128, 64, 16, torch.bfloat16, False, False, 32, change=fenced)
+    assert torch.equal(got, want)
+    with pytest.raises(KernelFinding) as caught:
+        gemm(128, 64, 16, torch.bfloat16, False, False, 32, change=partial(poke, ""))
+    assert caught.value.findings[0].kind == "proxy-fence"
