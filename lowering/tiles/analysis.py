@@ -76,7 +76,8 @@ class TileAnalysis:
     def row_ranges(self, binding: Binding, batch: int, head: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The columns each query row sees: (low, high), i64[pieces, rows], each a range low <= kv_idx < high.
 
-        Ranges may overlap; an empty one has low >= high. Exact if `is_ranges`; else a superset of what the rows see.
+        Ranges may overlap; an empty one has low >= high. Exact if `is_ranges`, with conditions on floats decided in
+        double precision; else a superset of what the rows see.
         """
         index = self._row_index(binding, torch.tensor(batch), torch.tensor(head), rows)
         low, high = self._row_ranges(Leaves(self.spec, self.dependence, binding), index)

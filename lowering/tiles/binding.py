@@ -54,7 +54,12 @@ class Binding:
         def starts(given: Tensor | list[int] | None) -> Tensor | None:
             return None if given is None else torch.as_tensor(given, dtype=torch.int64, device=device)
 
-        tensors = {name: torch.as_tensor(value, device=device) for name, value in values.items()}
+        def tensor(value: Tensor | int | float) -> Tensor:
+            if isinstance(value, float):
+                return torch.tensor(value, dtype=torch.float64, device=device)
+            return torch.as_tensor(value, device=device)
+
+        tensors = {name: tensor(value) for name, value in values.items()}
         lengths = rows(seq_q, "seq_q"), rows(seq_k, "seq_k")
         return Binding(*lengths, extents, tensors, starts(packed_q), starts(packed_k))
 
@@ -91,7 +96,8 @@ class Leaves:
         self._dependence = dependence
         self.binding = binding
         self.values = TorchAlgebra(torch.float64, binding.device)
-        self.intervals = IntervalAlgebra(TorchNumbers(binding.device))
+        self._numbers = TorchNumbers(binding.device)
+        self.intervals = IntervalAlgebra(self._numbers)
 
     def at(self, root: Expr, index: Index) -> Tensor:
         """`root` at points; broadcasts to the shape of the indices it depends on."""
@@ -150,7 +156,10 @@ class Leaves:
         if node.op == "read" and self._dependence.on(node, ROW, COLUMN):
             return self.whole(node)
         points = {name: interval.lo for name, interval in ranges.items()}
-        return exactly(self._point(node, tuple(operand.lo for operand in operands), points))
+        value = exactly(self._point(node, tuple(operand.lo for operand in operands), points))
+        if isinstance(value, FloatInterval):  # a number given for a parameter need not be an f32
+            value = FloatInterval(self._numbers.f32_down(value.lo), self._numbers.f32_up(value.hi), value.nan)
+        return value
 
     def whole(self, node: Expr) -> Interval:
         """The interval of every element of a read's capture; of an empty one, which no row reads, one value."""

@@ -50,10 +50,10 @@ class TileRanges:
 def needs_table(node: Expr, dependence: Dependence) -> bool:
     """Whether evaluating `node` row by row, or column by column, says more than interval arithmetic.
 
-    Not where floats are computed: a table would hold one rounding, and the proof has to hold for any.
+    Not where floats are more than read: a table would hold one rounding, and the proof has to hold for any.
     """
     below = list(children_first([node]))
-    exact = all(part.type is not FLOAT or part.op in ("read", "param") for part in below)
+    exact = all(part.type is not FLOAT or part.op == "read" for part in below)
     return exact and any(part.op in _OPAQUE and dependence.on(part, ROW, COLUMN) for part in below)
 
 

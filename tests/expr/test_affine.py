@@ -8,7 +8,7 @@ import random
 import pytest
 
 from attn_dsl.expr import INT, Expr, ExprBuilder, evaluate
-from attn_dsl.expr.affine import Bounds, proves_inside
+from attn_dsl.expr.affine import Bounds, proves_inside, proves_nonnegative
 from attn_dsl.expr.interval import ANY_INT, Interval, IntInterval, static_intervals
 from attn_dsl.expr.scalars import ScalarAlgebra
 
@@ -78,6 +78,13 @@ def _inside(index: Expr, extent: Expr) -> bool:
 )
 def test_proofs(index: Expr, extent: Expr, expected: bool) -> None:
     assert _inside(index, extent) is expected
+
+
+def test_products_of_symbols() -> None:
+    """w >= 1: w * x >= x holds for x >= 0 only."""
+    for x, expected in ((Q, True), (P, False)):
+        value = _op("sub", _op("mul", W, x), x)
+        assert proves_nonnegative(value, static_intervals([value], _interval), _bounds) is expected
 
 
 def test_a_deep_index_gives_up_in_time() -> None:

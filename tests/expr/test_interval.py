@@ -118,6 +118,14 @@ def test_float_bounds_are_exact_where_f32_is() -> None:
     assert ALGEBRA.sub(eight, half) == FloatInterval(-8.5, 7.5, False)
 
 
+def test_results_below_the_normal_range_may_be_flushed_to_zero() -> None:
+    small = FloatInterval(1e-20, 2e-20, False)
+    product = ALGEBRA.mul(small, small)
+    assert (product.lo, product.hi > 0) == (0.0, True)
+    negative = ALGEBRA.mul(small, ALGEBRA.neg(small))
+    assert (negative.lo < 0, negative.hi) == (True, 0.0)
+
+
 def test_nan_and_infinity_are_followed() -> None:
     infinite, zero = FloatInterval(0.0, math.inf, False), FloatInterval(0.0, 0.0, False)
     assert ALGEBRA.sub(infinite, infinite).nan

@@ -183,6 +183,18 @@ def test_masks_that_are_not_taken_apart_are_tested_tile_by_tile() -> None:
         assert 0 < grid.visited_fraction < 1
 
 
+def test_a_float_condition_holds_in_either_precision() -> None:
+    """0.1 as an f32 is larger than 0.1: a kernel says `<=`, double precision does not, and neither may be surprised."""
+    declared = "weight: f32[heads]\nlevel: f32[seq_k]\nparam cut: float\n"
+    tenth = torch.tensor(0.1)
+    for text in ("weight[h] <= cut", "level[kv_idx] <= cut", "level[kv_idx] + 0.0 * weight[h] <= 0.1"):
+        analysis = _analysis(f"{declared}let unused = weight[0] + level[0] + cut\nmask = {text}")
+        for number, full in ((tenth, False), (tenth / 2, True)):
+            values = {"weight": number.expand(1), "level": number.expand(8), "cut": 0.1}
+            grid = analysis.evaluate(Binding.of(_sizes(8, 8), values), 8, 8)
+            assert grid.segments(0, 0, 0) == (Segment(0, 1, full),), (text, number)
+
+
 HOSTILE = [
     f"mask = {'abs(' * 78}kv_idx - q_pos{')' * 78} < 3",
     "mask = all(i in 0..500: kv_idx >= q_pos - i * i)",
