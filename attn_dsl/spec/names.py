@@ -54,7 +54,7 @@ FOREIGN = {
 
 MAX_NODES = 20_000  # distinct expression nodes of one spec
 MAX_TERMS = 4_096  # terms of one reduction
-MAX_STEPS = 60_000  # tree nodes visited while functions and reductions are expanded
+MAX_STEPS = 40_000  # tree nodes visited while functions and reductions are expanded
 MAX_DEPTH = 120  # nesting: each operator counts 1, each call or use of a definition 2 more
 
 PARAM_AXES = ("heads", "kv_heads", "batch")

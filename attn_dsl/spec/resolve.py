@@ -208,7 +208,8 @@ class _Resolver:
                 self.report.error("E223", f"the extent of axis '{name}' is an int; given {given!s}", self.start)
             else:
                 known = [n for n, d in self.module.own.items() if isinstance(d, tree.Const)]
-                hint = did_you_mean(name, known)
+                given_at_calls = any(node.name.name == name for node in self.statements.of(tree.Param))
+                hint = f"give parameter '{name}' at each call" if given_at_calls else did_you_mean(name, known)
                 self.report.error("E223", f"'{name}' is no constant and no axis of this spec", self.start, hint)
 
     def _declares_axis(self, name: str) -> bool:

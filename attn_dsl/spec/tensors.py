@@ -185,8 +185,10 @@ class TensorReader:
         )
         extent = self._known_extent(axis)
         if start < 0 or stop <= start or (extent is not None and stop > extent):
-            inside = "" if extent is None else f" of {extent}"
-            self.report.error("E247", f"elements {start} to {stop} are not inside axis '{axis}'{inside}", node.span)
+            which = f"element {start}" if len(values) == 1 else f"{start}..{stop}"
+            where = "this axis" if axis.name is None else f"axis '{axis.name}'"
+            inside = "" if extent is None else f" of extent {extent}"
+            self.report.error("E247", f"{which} is not inside {where}{inside}", node.span)
             return None
         return Slice("select", start) if len(values) == 1 else Slice("range", start, stop)
 
