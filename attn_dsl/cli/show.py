@@ -12,7 +12,7 @@ from ..spec.model import UNBOUNDED
 from . import files, values
 from .console import OK, Progress, UsageError, plural, terminal_style, write_whole
 
-_MAX_PAIRS = 2**30  # pairs one picture may evaluate: about a minute
+_MAX_PAIRS = 2**30  # pairs one picture may evaluate: half a minute of one core
 _PNG_CELLS = 512  # cells along the longer side of a PNG; larger masks are drawn by tiles
 
 _EPILOG = """\
@@ -61,7 +61,7 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError.say("--scale and --no-labels describe a PNG file", "add --png OUT")
     spec = files.spec(options.file, values.constants(options.const))
     style = terminal_style(options.color)
-    with Progress("evaluating the mask") as progress:
+    with Progress("loading torch") as progress:
         grid, assumed = _grid(spec, options, style, progress)
     if options.png is not None:
         if not grid.levels:

@@ -120,12 +120,18 @@ def test_a_real_interrupt_ends_cleanly(write) -> None:
     assert (child.returncode, out, err) == (128 + signal.SIGINT, "", "interrupted\n")
 
 
-def test_a_reader_that_goes_away_is_no_error(write) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["check", "a.attn"], ["capabilities", "--format", "json"]])
+def test_a_reader_that_goes_away_is_no_error(write, arguments: list[str], unbuffered: str) -> None:
     write("a.attn", CAUSAL, operands=True)
     read, written = os.pipe()
     os.close(read)
     child = subprocess.run(
-        [sys.executable, "-m", "attn_dsl", "check", "a.attn"], stdout=written, stderr=subprocess.PIPE, check=False
+        [sys.executable, "-m", "attn_dsl", *arguments],
+        stdout=written,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
     )
     os.close(written)
     assert (child.returncode, child.stderr) == (141, b"")

@@ -1,5 +1,6 @@
 """Bad input through the command line: one clear error, the right exit code, never a traceback, nothing half-written."""
 
+import os
 from pathlib import Path
 
 import numpy
@@ -128,6 +129,26 @@ def test_bad_values(run, write, option: str, value: str, words: tuple[str, ...])
     assert outcome.err.count("error[") == 1
     for word in words:
         assert word in outcome.err
+
+
+class Malicious:
+    """Unpickling one makes a folder."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize("kind", ["npy", "pt"])
+def test_a_tensor_file_cannot_run_code(run, write, kind: str) -> None:
+    name = write("a.attn", BIASED, operands=True)
+    if kind == "npy":
+        numpy.save("bias.npy", numpy.array([Malicious()]), allow_pickle=True)
+    else:
+        torch.save(Malicious(), "bias.pt")
+    outcome = run("run", name, *OPTIONS, "--tensor", f"bias=bias.{kind}")
+    assert outcome.code == 3
+    assert f"error[E284]: bias.{kind} holds no tensor" in outcome.err
+    assert not Path("executed").exists()
 
 
 PARAMS = "param n: int in 1..=8 = 2\nparam x: float in 0.5.. = 1.0\nparam w: int in 1.. = 2\nsink = x\n"

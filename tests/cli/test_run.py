@@ -176,3 +176,11 @@ def test_axes_of_captures_have_a_size_that_is_said(run, write) -> None:
     assert report["assumed"] == ["half: 64 entries", "entries: 64 entries", *drawn]
     report = json.loads(run("run", name, "--shape", f"{SMALL},half=3,entries=5", "--format", "json").out)
     assert report["assumed"] == drawn
+
+
+def test_a_view_has_room_in_its_base(run, write) -> None:
+    text = "q: bf16[batch, seq_q, heads, dim]\nk: bf16[batch, seq_k, heads, dim]\nview v = k[:, :, :, 0..80]\n"
+    report = json.loads(run("run", write("a.attn", text), "--shape", "seq_q=4", "--check", "--format", "json").out)
+    assert report["ok"] is True
+    assert report["extents"]["dim"] == 80
+    assert report["outputs"]["o"] == "bf16[1, 4, 8, 80]"

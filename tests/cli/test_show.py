@@ -85,6 +85,13 @@ def test_what_was_invented_is_said_and_repeatable(run, write) -> None:
     assert "  with doc: " in first
 
 
+def test_only_what_decides_the_mask_is_said(run, write) -> None:
+    text = "seen: bool[entries]\nadded: f32[other]\nmask = seen[kv_idx]\nscore = score + added[0]\n"
+    outcome = run("show", write("a.attn", text, operands=True))
+    said = [line for line in outcome.out.splitlines() if line.startswith("  with ")]
+    assert said == ["  with entries: 64 entries", "  with seen: true for three of four elements, at random"]
+
+
 def test_batch_and_head_choose_what_is_drawn(run, write) -> None:
     name = write("a.attn", "mask = (q_idx + kv_idx + b) % (h + 2) == 0\n", operands=True)
     whole = {(b, h): run("show", name, "--seq-q", 7, "--batch", b, "--head", h).out for b in (0, 1) for h in (0, 1)}
