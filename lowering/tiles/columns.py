@@ -165,10 +165,15 @@ def _piece(clause: Clause, solver: Solver) -> Piece | None:
         if Direction.FIXED not in (low.direction, high.direction)
     ]
     fixed = tuple(width for width in widths if not solver.dependence.on(width, ROW))
-    solid = not any(solver.dependence.on(guard, ROW) for guard in clause.guard) and is_solid(
-        solver, *([(bound.expr, bound.direction) for bound in bounds] for bounds in (low_bounds, high_bounds))
+    testable = tuple(width for width in fixed if solver.fits(width))
+    solid = (
+        testable == fixed
+        and not any(solver.dependence.on(guard, ROW) for guard in clause.guard)
+        and is_solid(
+            solver, *([(bound.expr, bound.direction) for bound in bounds] for bounds in (low_bounds, high_bounds))
+        )
     )
-    return Piece(low_bounds, high_bounds, row_low, row_high, clause.guard, clause.leftover, fixed, solid)
+    return Piece(low_bounds, high_bounds, row_low, row_high, clause.guard, clause.leftover, testable, solid)
 
 
 def _bounds(expressions: tuple[Expr, ...], solver: Solver) -> tuple[Bound, ...]:

@@ -36,6 +36,11 @@ class Solver:
     def intervals(self, *roots: Expr) -> Mapping[Expr, Interval]:
         return static_intervals(roots, self._ranges)
 
+    def fits(self, *values: Expr) -> bool:
+        """Whether every int on the way to `values` fits 64 bits, so that a kernel can compute them."""
+        ints = (interval for interval in self.intervals(*values).values() if isinstance(interval, IntInterval))
+        return all(interval.lo >= I64_MIN and interval.hi <= I64_MAX for interval in ints)
+
     def solve(self, condition: Expr, wanted: bool = True) -> Clauses:
         """The clauses of "`condition` is `wanted`". Raises TooLarge."""
         key = (condition, wanted)
@@ -138,9 +143,8 @@ class Solver:
         if high is not None:
             after = normal(self.build, self.build.op("sub", self.build.op("add", high, self.build.const(1)), shift))
         bounds = [bound for bound in (first, after) if bound is not None]
-        for interval in self.intervals(*bounds).values():
-            if isinstance(interval, IntInterval) and not (interval.lo >= I64_MIN and interval.hi <= I64_MAX):
-                return None  # a kernel could not compute it
+        if not self.fits(*bounds):
+            return None
         lows, highs = tuple(b for b in (first,) if b is not None), tuple(b for b in (after,) if b is not None)
         if target == COLUMN:
             return (Clause(column_low=lows, column_high=highs),)
