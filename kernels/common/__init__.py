@@ -1,0 +1,1 @@
+"""What every template shares: expressions over CuTe values, tile bounds, masks, scores, softmax, the order of tiles."""

@@ -1,0 +1,177 @@
+"""Values of an expression's leaves in a kernel, and the evaluation of expressions by what they depend on.
+
+What depends on neither row nor column is computed once per work tile, what depends on the row alone once per row,
+what depends on the column alone once per column. Values live as long as the straight-line code they were made in: the
+body of a dynamic branch or loop starts with `scope.fresh()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, saturated, smaller, widened
+from attn_dsl.lowering.forward import ForwardPlan
+from cutlass import Float32, Int32
+
+from attn_dsl.expr import Expr, children_first
+from attn_dsl.expr.evaluate import method_name
+
+ROW, COLUMN, SCORE = "row", "column", "score"
+NOTHING: frozenset[str] = frozenset()
+_VARIABLES = {
+    "q_idx": frozenset({ROW}),
+    "q_pos": frozenset({ROW}),
+    "kv_idx": frozenset({COLUMN}),
+    "score": frozenset({SCORE}),
+}
+_PER = {"heads": "h", "kv_heads": "kv_h", "batch": "b"}
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """The kernel's arguments that a plan names, in the plan's order."""
+
+    plan: ForwardPlan
+    captures: tuple[Any, ...]  # cute.Tensor, strides in 64 bits
+    params: tuple[Any, ...]  # Int32, Float32, or a cute.Tensor of rank 1
+    sizes: tuple[Any, ...]  # Int32
+
+    def capture(self, name: str) -> tuple[Any, str]:
+        """The tensor and the language's spelling of its dtype."""
+        place = next(i for i, capture in enumerate(self.plan.captures) if capture.name == name)
+        return self.captures[place], self.plan.captures[place].dtype
+
+    def size(self, axis: str) -> Any:
+        return self.sizes[self.plan.sizes.index(axis)]
+
+
+@dataclass(eq=False)
+class Place:
+    """One row or one column, and what is known there."""
+
+    index: Any  # Int32: q_idx or kv_idx, inside the sequence wherever an expression reads or divides by it
+    values: dict[Any, Any] = field(default_factory=dict)
+
+
+def dependences(nodes: Iterable[Expr]) -> dict[Expr, frozenset[str]]:
+    """What each node below `nodes` changes with inside a tile."""
+    found: dict[Expr, frozenset[str]] = {}
+    for node in children_first(nodes):
+        own = _VARIABLES.get(str(node.attr), NOTHING) if node.op == "var" else NOTHING
+        found[node] = own.union(*(found[argument] for argument in node.args))
+    return found
+
+
+def needs_inside(roots: Iterable[Expr], name: str) -> bool:
+    """Whether a node that has no value everywhere (a read, a division, a shift) depends on `name`, ROW or COLUMN."""
+    found = dependences(roots)
+    return any(name in found[node] for node in found if node.op in ("read", "floordiv", "mod", "shl", "shr"))
+
+
+class Scope:
+    """Evaluates a plan's expressions for one work tile: a batch entry, a head, their lengths."""
+
+    def __init__(
+        self, plan: ForwardPlan, arguments: Arguments, b: Any, h: Any, kv_h: Any, seq_q: Any, seq_k: Any
+    ) -> None:
+        self.plan, self.arguments = plan, arguments
+        self.b, self.h, self.kv_h, self.seq_q, self.seq_k = b, h, kv_h, seq_q, seq_k
+        self._algebra = CuteAlgebra(plan.wide, fast_tanh=plan.fast_tanh)
+        self._values: dict[Any, Any] = {}
+
+    def fresh(self) -> Scope:
+        """The same scope with nothing computed yet."""
+        return Scope(self.plan, self.arguments, self.b, self.h, self.kv_h, self.seq_q, self.seq_k)
+
+    def uniform(self, *roots: Expr) -> list[Any]:
+        """Values that depend on neither row nor column."""
+        return self.evaluate(roots)
+
+    def at_row(self, q_idx: Any, *roots: Expr) -> list[Any]:
+        """Values at a row of the sequence."""
+        return self.evaluate(roots, row=Place(q_idx))
+
+    def row(self, q_idx: Any) -> Place:
+        """The row q_idx, or the last of the sequence if q_idx lies past it."""
+        return Place(smaller(q_idx, self.seq_q - Int32(1)))
+
+    def column(self, kv_idx: Any, *, inside: bool) -> Place:
+        """The column kv_idx; with `inside` the last of the sequence if kv_idx lies past it."""
+        return Place(smaller(kv_idx, larger(self.seq_k - Int32(1), Int32(0))) if inside else kv_idx)
+
+    def evaluate(
+        self, roots: Iterable[Expr], row: Place | None = None, column: Place | None = None, score: Any = None
+    ) -> list[Any]:
+        """The values of `roots` at a row, a column and a score, as far as they depend on them."""
+        wanted = list(roots)
+        here: dict[Any, Any] = {}
+        depends = dependences(wanted)
+
+        def kept(node: Expr) -> dict[Any, Any]:
+            on = depends[node]
+            if not on:
+                return self._values
+            if on == {ROW}:
+                assert row is not None
+                return row.values
+            if on == {COLUMN}:
+                assert column is not None
+                return column.values
+            return here
+
+        for node in depends:
+            values = kept(node)
+            if node in values:
+                continue
+            operands = tuple(kept(argument)[argument] for argument in node.args)
+            if node.op == "const":
+                values[node] = self._algebra.const(node)
+            elif node.op in ("var", "size", "param", "read"):
+                values[node] = self._leaf(node, operands, row, column, score)
+            elif node.op == "div" and depends[node.args[1]] < depends[node]:
+                values[node] = self._algebra.mul(operands[0], self._inverse(node.args[1], kept(node.args[1])))
+            else:
+                method = getattr(self._algebra, method_name(node.op))
+                value = method(*widened(node, operands, self.plan.wide))
+                values[node] = narrowed(node, value, self.plan.wide)
+        return [kept(root)[root] for root in wanted]
+
+    def _inverse(self, divisor: Expr, values: dict[Any, Any]) -> Any:
+        """1 / divisor, kept beside the divisor's value."""
+        key = ("inverse", divisor)
+        if key not in values:
+            values[key] = self._algebra.inverse(values[divisor])
+        return values[key]
+
+    def _leaf(self, node: Expr, operands: tuple[Any, ...], row: Place | None, column: Place | None, score: Any) -> Any:
+        name = str(node.attr)
+        if node.op == "size":
+            return self.arguments.size(name)
+        if node.op == "param":
+            return self._param(name)
+        if node.op == "read":
+            return self._element(name, operands)
+        if name in ("q_idx", "q_pos"):
+            assert row is not None
+            return row.index if name == "q_idx" else row.index + self.uniform(self.plan.shift)[0]
+        if name == "kv_idx":
+            assert column is not None
+            return column.index
+        return score if name == "score" else getattr(self, name)
+
+    def _param(self, name: str) -> Any:
+        place = next(i for i, param in enumerate(self.plan.params) if param.name == name)
+        param, given = self.plan.params[place], self.arguments.params[place]
+        if param.form == "number":
+            return given
+        index = Int32(0) if param.form == "scalar_tensor" else getattr(self, _PER[str(param.per)])
+        return saturated(given[index], param.low, param.high)
+
+    def _element(self, name: str, indices: tuple[Any, ...]) -> Any:
+        tensor, dtype = self.arguments.capture(name)
+        value = tensor[indices]
+        if dtype == "bool":
+            return value != type(value)(0)
+        return Int32(value) if dtype in ("i32", "i8", "u8") else value.to(Float32)

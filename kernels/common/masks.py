@@ -1,0 +1,102 @@
+"""Masks on a fragment of scores: what a row does not see becomes -inf."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attn_dsl.kernels.common.algebra import choose, clamped, instruction, larger, smaller
+from attn_dsl.kernels.common.fragment import Fragment
+from attn_dsl.kernels.common.leaves import COLUMN, Place, Scope, needs_inside
+from attn_dsl.lowering.forward import ForwardPlan, PiecePlan
+from cutlass import Float32, Int32
+
+WORD = 32  # columns of one keep word
+
+
+def mask_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, tile: Any) -> None:
+    """Writes -inf over every score of key tile `tile` (Int32) whose key its row does not see or that has no key.
+
+    `scores` is f32 (rows, columns), a row per entry of `fragment.rows`.
+    """
+    first = tile * Int32(plan.tile_k)
+    for place in range(len(fragment.rows)):
+        row = scope.row(fragment.rows[place])
+        if plan.mask.kind == "elements":
+            continue
+        words = row_words(plan, scope, fragment, row, first)
+        for j in range(fragment.count):
+            kept = (words[j // WORD] & Int32(_bit(j % WORD))) != Int32(0)
+            scores[place, j] = choose(kept, scores[place, j], Float32(-math.inf))
+    if plan.mask.kind == "elements":
+        _mask_elements(plan, scope, fragment, scores, first)
+
+
+def row_words(plan: ForwardPlan, scope: Scope, fragment: Fragment, row: Place, first: Any) -> list[Any]:
+    """Keep words of a row: bit j of word w tells whether the row sees the thread's column 32 w + j."""
+    end = scope.seq_k - first
+    count = -(-fragment.count // WORD)
+    words = [Int32(0) for _ in range(count)]
+    for piece in plan.mask.seen:
+        low, high = _columns(plan, scope, piece, row, first, end)
+        stop = fragment.below(high)
+        start = None if low is None else fragment.below(low)
+        for w in range(count):
+            word = _low_bits(stop, w)
+            if start is not None:
+                word = word & (_low_bits(start, w) ^ Int32(-1))
+            words[w] = words[w] | word
+    return words
+
+
+def _columns(
+    plan: ForwardPlan, scope: Scope, piece: PiecePlan, row: Place, first: Any, end: Any
+) -> tuple[Any | None, Any]:
+    """The tile columns [low, high) that `piece` gives a row; no `low` is 0. Columns past the sequence are left out."""
+    high = smaller(end, Int32(plan.tile_k))
+    low = None
+    for value in scope.evaluate([bound.expr for bound in piece.high], row=row):
+        high = smaller(high, _tile_column(scope, value, first))
+    for value in scope.evaluate([bound.expr for bound in piece.low], row=row):
+        column = _tile_column(scope, value, first)
+        low = column if low is None else larger(low, column)
+    conditions = scope.evaluate(piece.guard, row=row)
+    conditions += [row.index >= value for value in _rows(scope, piece.row_low)]
+    conditions += [row.index < value for value in _rows(scope, piece.row_high)]
+    for condition in conditions:
+        high = choose(condition, high, Int32(0))
+    return low, high
+
+
+def _rows(scope: Scope, bounds: Any) -> list[Any]:
+    return [clamped(value, 0, scope.seq_q) for value in scope.uniform(*bounds)]
+
+
+def _tile_column(scope: Scope, value: Any, first: Any) -> Any:
+    """A column of the sequence, an int of any width, as a column of the tile that begins at `first`."""
+    return clamped(value, 0, scope.seq_k) - first
+
+
+def _bit(place: int) -> int:
+    """Bit `place` of a 32-bit word, as a signed number."""
+    return 1 << place if place < WORD - 1 else -(1 << place)
+
+
+def _low_bits(count: Any, word: int) -> Any:
+    """Word `word` of a row whose first `count` columns are kept."""
+    bits = larger(count - Int32(word * WORD), Int32(0)) if word else count
+    # shl gives 0 for a shift past 31 (PTX ISA, shl), so that 32 columns and more are all kept
+    return instruction("shl.b32 $0, $1, $2;", Int32, "=r,r,r", Int32(1), bits) - Int32(1)
+
+
+def _mask_elements(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, first: Any) -> None:
+    inside = needs_inside([plan.mask.mask], COLUMN)
+    rows = [scope.row(row) for row in fragment.rows]
+    start = first + fragment.base
+    for j in range(fragment.count):
+        kv_idx = start + Int32(fragment.offset(j))
+        has_key = kv_idx < scope.seq_k
+        column = scope.column(kv_idx, inside=inside)
+        for place, row in enumerate(rows):
+            (visible,) = scope.evaluate([plan.mask.mask], row=row, column=column)
+            scores[place, j] = choose(visible & has_key, scores[place, j], Float32(-math.inf))

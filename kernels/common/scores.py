@@ -1,0 +1,29 @@
+"""Scores on a fragment: from dot products to logits in base 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attn_dsl.kernels.common.algebra import LOG2_E
+from attn_dsl.kernels.common.fragment import Fragment
+from attn_dsl.kernels.common.leaves import COLUMN, Scope, needs_inside
+from attn_dsl.lowering.forward import ForwardPlan
+from cutlass import Float32, Int32
+
+
+def score_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, tile: Any, scale: Any) -> None:
+    """Replaces the dot products of key tile `tile` (Int32) by score(scale * dot product) * log2(e).
+
+    `scores` is f32 (rows, columns), a row per entry of `fragment.rows`. With `plan.fold_scale` nothing is done: the
+    softmax multiplies by scale * log2(e).
+    """
+    if plan.fold_scale:
+        return
+    inside = needs_inside([plan.score], COLUMN)
+    rows = [scope.row(row) for row in fragment.rows]
+    start = tile * Int32(plan.tile_k) + fragment.base
+    for j in range(fragment.count):
+        column = scope.column(start + Int32(fragment.offset(j)), inside=inside)
+        for place, row in enumerate(rows):
+            (value,) = scope.evaluate([plan.score], row=row, column=column, score=scores[place, j] * scale)
+            scores[place, j] = value * Float32(LOG2_E)

@@ -1,0 +1,114 @@
+"""Which tiles of keys a tile of queries visits, and which of those need no mask code.
+
+The pieces of a mask become ranges of key tiles: a bound that moves one way with the row is evaluated at the tile's
+first or last row. Both unions of ranges are supersets, so a skipped tile is empty and a full tile is full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attn_dsl.kernels.common.algebra import choose, clamped, larger, smaller
+from attn_dsl.kernels.common.leaves import ROW, Place, Scope, dependences
+from attn_dsl.lowering.forward import Bound, ForwardPlan, PiecePlan
+from cutlass import Boolean, Int32
+
+from attn_dsl.expr import Expr
+
+
+@dataclass(frozen=True, eq=False)
+class TileRange:
+    """Key tiles start <= n < stop, Int32; empty if start >= stop."""
+
+    start: Any
+    stop: Any
+
+
+@dataclass(frozen=True, eq=False)
+class TileBounds:
+    """The visited and the full tiles of one tile of queries; plain values, usable in loops below their definition."""
+
+    seen: tuple[TileRange, ...]
+    hidden: tuple[TileRange, ...]
+    first: Any  # Int32: the last visited tile, with which the walk from right to left begins; -1: none
+    ended: Any  # Int32: tiles below it end inside the sequence
+
+    def last_visited(self, n: Any) -> Any:
+        """The largest visited tile that is at most `n` (Int32), or -1."""
+        return _last_visited(self.seen, n)
+
+    def is_full(self, n: Any) -> Any:
+        """Whether every row sees every column of tile `n` (Boolean), columns past the sequence not among them."""
+        full = n < self.ended
+        for tiles in self.hidden:
+            full = full & ((n < tiles.start) | (n >= tiles.stop))
+        return full
+
+
+def tile_bounds(plan: ForwardPlan, scope: Scope, first_row: Any, last_row: Any) -> TileBounds:
+    """The tiles of the query rows first_row .. last_row (Int32), both inside the sequence."""
+    ended = scope.seq_k // Int32(plan.tile_k)
+    tiles = (scope.seq_k + Int32(plan.tile_k - 1)) // Int32(plan.tile_k)
+    finder = _Finder(plan, scope, first_row, last_row)
+    seen = tuple(map(finder.tiles, plan.mask.seen))
+    hidden = tuple(map(finder.tiles, plan.mask.hidden))
+    return TileBounds(seen, hidden, _last_visited(seen, tiles - Int32(1)), ended)
+
+
+def _last_visited(seen: tuple[TileRange, ...], n: Any) -> Any:
+    found = Int32(-1)
+    for tiles in seen:
+        last = smaller(n, tiles.stop - Int32(1))
+        found = larger(found, choose(last >= tiles.start, last, Int32(-1)))
+    return found
+
+
+class _Finder:
+    def __init__(self, plan: ForwardPlan, scope: Scope, first_row: Any, last_row: Any) -> None:
+        self.plan, self.scope = plan, scope
+        self.first_row, self.last_row = first_row, last_row
+
+    def tiles(self, piece: PiecePlan) -> TileRange:
+        """The tiles that `piece` touches in some row, conditions of single rows left out."""
+        first, last, is_there = self._rows(piece)
+        depends = dependences((*piece.guard, *piece.widths))
+        for guard in piece.guard:
+            if ROW not in depends[guard]:
+                is_there = is_there & self.scope.uniform(guard)[0]
+        for width in self.scope.uniform(*piece.widths):
+            is_there = is_there & (width > type(width)(0))
+        low, high = Int32(0), self.scope.seq_k
+        for bound in piece.low:
+            place = {"rising": first, "fixed": first, "falling": last}.get(bound.direction)
+            low = larger(low, self._column(bound, place, Int32(0)))
+        for bound in piece.high:
+            place = {"rising": last, "fixed": last, "falling": first}.get(bound.direction)
+            high = smaller(high, self._column(bound, place, self.scope.seq_k))
+        is_there = is_there & (low < high)
+        start = low // Int32(self.plan.tile_k)
+        stop = (high + Int32(self.plan.tile_k - 1)) // Int32(self.plan.tile_k)
+        return TileRange(start, choose(is_there, stop, start))
+
+    def _rows(self, piece: PiecePlan) -> tuple[Place, Place, Any]:
+        """The first and the last row of the piece, kept inside the tile, and whether there is any."""
+        first, last, is_there = self.first_row, self.last_row, Boolean(True)
+        for bound in piece.row_low:
+            first = larger(first, self._row(bound, 0))
+        for bound in piece.row_high:
+            last = smaller(last, self._row(bound, -1))
+        if piece.row_low or piece.row_high:
+            is_there = first <= last
+        return Place(smaller(first, self.last_row)), Place(larger(last, self.first_row)), is_there
+
+    def _row(self, bound: Expr, shift: int) -> Any:
+        """bound + shift as Int32, moved to just outside the sequence where it lies farther."""
+        (value,) = self.scope.uniform(bound)
+        return clamped(value, 0, self.scope.seq_q) + Int32(shift)
+
+    def _column(self, bound: Bound, place: Place | None, unknown: Any) -> Any:
+        """The bound at its extreme row, as a column 0 .. seq_k."""
+        if place is None:
+            return unknown
+        (value,) = self.scope.evaluate([bound.expr], row=place)
+        return clamped(value, 0, self.scope.seq_k)

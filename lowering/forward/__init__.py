@@ -1,0 +1,26 @@
+"""Forward kernels: from a typed spec to the frozen plan that a template follows."""
+
+from attn_dsl.lowering.forward.plan import (
+    Bound,
+    CaptureArgument,
+    ForwardPlan,
+    MaskPlan,
+    ParamArgument,
+    PiecePlan,
+    ShapeClass,
+)
+from attn_dsl.lowering.forward.rules import check
+from attn_dsl.lowering.forward.sm90 import refusals, select
+
+__all__ = [
+    "Bound",
+    "CaptureArgument",
+    "ForwardPlan",
+    "MaskPlan",
+    "ParamArgument",
+    "PiecePlan",
+    "ShapeClass",
+    "check",
+    "refusals",
+    "select",
+]

@@ -1,0 +1,178 @@
+"""The plan of a forward kernel: every decision of a compilation and no run-time value, so it is also the compile key.
+
+A template asks its plan and never decides. Expressions stay expressions: the kernel evaluates them with the one
+evaluator of `attn_dsl.expr`, over CuTe values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from attn_dsl.expr import Expr
+from attn_dsl.expr.text import to_text
+
+WARPGROUP = 128  # threads
+ELEMENT_BYTES = {"f16": 2, "bf16": 2}  # of q, k, v and o
+SHARED_ALIGNMENT = 1024  # bytes: the period of the 128-byte swizzle
+BARRIER_BYTES = 8  # of one mbarrier
+
+
+def canonical(value: Any) -> str:
+    """`value` as text that is equal for equal values only, in this and in every other process."""
+    if isinstance(value, Expr):
+        return f"Expr({to_text(value)!r}, {value.digest.hex()})"
+    if isinstance(value, frozenset):
+        return f"frozenset({sorted(canonical(item) for item in value)})"
+    if isinstance(value, tuple):
+        return f"({', '.join(canonical(item) for item in value)})"
+    if dataclasses.is_dataclass(value):
+        inside = ", ".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in dataclasses.fields(value))
+        return f"{type(value).__name__}({inside})"
+    return repr(value)
+
+
+@dataclass(frozen=True)
+class CaptureArgument:
+    """A captured tensor: a pointer and a layout. A `bool` tensor arrives as bytes; one without elements as one element
+    that every index finds (strides of 0)."""
+
+    name: str
+    dtype: str  # spelling of the language: "f32", "i32", "bool", ...
+    rank: int
+
+
+@dataclass(frozen=True)
+class ParamArgument:
+    """A run-time parameter, as a number or as a device tensor; a tensor's elements are clamped into [low, high]."""
+
+    name: str
+    is_int: bool
+    per: str | None  # axis of a parameter with one value per element of it: "heads", "kv_heads" or "batch"
+    form: str  # "number" | "scalar_tensor" (one element) | "axis_tensor" (one element per element of `per`)
+    dtype: str  # of the tensor: "i32" "i64" "f32" "f64" "f16" "bf16"; of a number: "i32" or "f32"
+    low: int | float | None  # smallest legal value; None: the type's own
+    high: int | float | None  # largest legal value
+
+
+@dataclass(frozen=True)
+class ShapeClass:
+    """What a call decides at compile time besides its spec: head dimensions, and in which form parameters come."""
+
+    dim: int  # elements
+    dim_v: int  # elements
+    params: tuple[ParamArgument, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One bound of a column range: an int expression of the row."""
+
+    expr: Expr
+    direction: str  # as the row grows: "fixed" | "rising" (never smaller) | "falling" (never larger) | "unknown"
+
+
+@dataclass(frozen=True)
+class PiecePlan:
+    """The columns max(low) <= kv_idx < min(high) of rows max(row_low) <= q_idx < min(row_high), under conditions."""
+
+    low: tuple[Bound, ...]  # inclusive
+    high: tuple[Bound, ...]  # exclusive
+    row_low: tuple[Expr, ...]  # inclusive; the same for all rows
+    row_high: tuple[Expr, ...]  # exclusive; the same for all rows
+    guard: tuple[Expr, ...]  # bools of the row
+    leftover: tuple[Expr, ...]  # bools of row and column; tiles ignore them
+    widths: tuple[Expr, ...]  # the same for all rows: the piece is empty if one is not positive
+
+
+@dataclass(frozen=True)
+class MaskPlan:
+    """How a mask is applied. A tile of keys is visited if a `seen` piece touches it, and needs no mask code if it ends
+    inside the sequence and no `hidden` piece touches it. Both unions may be larger than what the mask says."""
+
+    kind: str  # "none" (always true) | "ranges" (rows see exactly the seen pieces) | "elements" (evaluated per element)
+    mask: Expr
+    seen: tuple[PiecePlan, ...]
+    hidden: tuple[PiecePlan, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class ForwardPlan:
+    """The plan of one forward kernel; `repr` is canonical."""
+
+    target: str  # "sm90"
+    name: str  # of the spec
+    dtype: str  # of q, k and v: "f16" | "bf16"
+    o_dtype: str  # "f16" | "bf16"
+    dim: int  # elements of a row of q and k
+    dim_v: int  # elements of a row of v and o
+    dim_padded: int  # elements of such a row in shared memory: a multiple of 16, the k of one wgmma
+    dim_v_padded: int  # likewise
+    tile_q: int  # rows
+    tile_k: int  # keys
+    stages: int  # tiles of K, and of V, in flight
+    consumers: int  # warpgroups that multiply, of tile_q / consumers rows each
+    registers_producer: int  # per thread, setmaxnreg
+    registers_consumer: int  # per thread, setmaxnreg
+    order: str  # of query tiles: "longest_first" | "in_order"
+    fold_scale: bool  # score is the dot product times a positive scale: the scale goes into the exponential
+    fast_tanh: bool  # tanh.approx.f32 (relative error 2^-11) instead of one built from ex2
+    mask: MaskPlan
+    score: Expr  # float over the leaf `score`
+    scale: Expr  # float, the same for all rows, heads and batch entries
+    sink: Expr | None  # float of head and batch entry
+    shift: Expr  # q_pos - q_idx, an int of the batch entry
+    lse_base: str  # "e" | "2"
+    q_axes: tuple[str, ...]  # axis names in declared order
+    k_axes: tuple[str, ...]
+    v_axes: tuple[str, ...]
+    o_axes: tuple[str, ...]
+    lse_axes: tuple[str, ...]
+    captures: tuple[CaptureArgument, ...]  # those that an expression of the plan reads
+    params: tuple[ParamArgument, ...]  # likewise
+    sizes: tuple[str, ...]  # axes whose extents are arguments
+    wide: frozenset[Expr]  # int nodes that need 64 bits; every other int node of the plan fits 32
+
+    def __repr__(self) -> str:
+        return canonical(self)
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block: a warpgroup for the producer, then the consumers."""
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def shared_map(self) -> tuple[tuple[str, int], ...]:
+        """Regions of shared memory in their order, with their bytes."""
+        size, o_size = ELEMENT_BYTES[self.dtype], ELEMENT_BYTES[self.o_dtype]
+        barriers = 2 * BARRIER_BYTES * (1 + 2 * self.stages)
+        q = self.tile_q * self.dim_padded * size
+        o = self.tile_q * self.dim_v_padded * o_size
+        regions = (
+            ("barriers", barriers),
+            ("q, then o", max(q, o)),
+            ("k ring", self.stages * self.tile_k * self.dim_padded * size),
+            ("v ring", self.stages * self.tile_k * self.dim_v_padded * size),
+        )
+        return tuple((name, -(-bytes_ // SHARED_ALIGNMENT) * SHARED_ALIGNMENT) for name, bytes_ in regions)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of one block."""
+        return sum(bytes_ for _, bytes_ in self.shared_map)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Every expression that the kernel evaluates."""
+        sink = () if self.sink is None else (self.sink,)
+        return (self.mask.mask, self.score, self.scale, *sink, self.shift, *piece_expressions(self.mask))
+
+
+def piece_expressions(mask: MaskPlan) -> tuple[Expr, ...]:
+    """The bounds and conditions by which tiles are found."""
+    found: list[Expr] = []
+    for piece in (*mask.seen, *mask.hidden):
+        found += [bound.expr for bound in (*piece.low, *piece.high)]
+        found += [*piece.row_low, *piece.row_high, *piece.guard, *piece.widths]
+    return tuple(found)

@@ -1,0 +1,211 @@
+"""Selection of a forward plan for Hopper (SM90), and what a spec may not ask of that target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from attn_dsl.lowering.forward.masks import mask_plan
+from attn_dsl.lowering.forward.plan import CaptureArgument, ForwardPlan, MaskPlan, ShapeClass, piece_expressions
+from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, ROWS, check, nearest_dim
+from attn_dsl.lowering.tiles import analyze
+from attn_dsl.lowering.tiles.dependence import rewrite
+
+from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
+from attn_dsl.expr import Expr, ExprBuilder, children_first
+from attn_dsl.expr.interval import FloatInterval, IntInterval, static_intervals
+from attn_dsl.expr.operators import I32_MAX, I32_MIN
+from attn_dsl.spec.model import AttentionSpec, DType, Role
+from attn_dsl.spec.proofs import Ranges
+
+TARGET = "sm90"
+OPERANDS = (DType.F16, DType.BF16)
+CAPTURES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8, DType.BOOL)
+WAY_OUT = "target='reference' runs every spec"
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """One row of the tile table."""
+
+    max_dim: int  # elements, padded: the larger of dim and dim_v
+    tile_q: int  # rows
+    tile_k: int  # keys
+    stages: int
+    registers_producer: int  # per thread
+    registers_consumer: int  # per thread
+
+
+# Two warpgroups leave each thread room for the output of 128 columns; narrow heads have room for a third.
+TABLE = (TileShape(64, 192, 128, 2, 32, 160), TileShape(MAX_DIM, 128, 128, 2, 24, 240))
+REGISTERS = {1: (24, 240), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
+HONOURED = ("tile_q", "tile_k", "stages", "order")
+ORDERS = {"auto": None, "linear": "in_order", "longest_first": "longest_first"}
+
+
+def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
+    """What `spec` asks for that this target cannot do and that is no row of the table of capabilities (E281)."""
+    return tuple(_refusals(spec))
+
+
+def _refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
+    def refuse(message: str, hint: str = WAY_OUT) -> Diagnostic:
+        return Diagnostic("E281", f"target '{TARGET}': {message}", hint=hint)
+
+    if spec.views:
+        yield refuse(f"'{spec.views[0].name}' is a view", "give k and v as tensors of their own")
+    if spec.paging is not None:
+        yield refuse("k and v lie in pages")
+    for side, lengths in (("q", spec.lengths_q), ("k", spec.lengths_k)):
+        for key in ("cu_seqlens", "used", "left_pad"):
+            if getattr(lengths, key) is not None:
+                yield refuse(f"'lengths {side}' sets {key}; sequences fill their axis")
+    dtypes = [spec.tensor(name).dtype for name in ("q", "k", "v")]
+    for name, dtype in zip(("q", "k", "v"), dtypes, strict=True):
+        if dtype not in OPERANDS:
+            yield refuse(f"'{name}' is {dtype}; q, k and v are f16 or bf16")
+    if len(set(dtypes)) > 1:
+        yield refuse(f"q, k and v are {', '.join(map(str, dtypes))}; they have one dtype", "declare them alike")
+    if spec.output.dtype not in OPERANDS:
+        yield refuse(f"'o' is {spec.output.dtype}; o is f16 or bf16", "leave o undeclared: it gets the dtype of q")
+    for tensor in spec.tensors:
+        if tensor.role is Role.CAPTURE and tensor.dtype not in CAPTURES:
+            known = ", ".join(map(str, CAPTURES))
+            yield refuse(f"'{tensor.name}' is {tensor.dtype}; a captured tensor is one of {known}")
+    for axis in ("dim", "dim_v"):
+        extent = spec.fixed(axis)
+        if extent is not None and (extent % DIM_STEP or extent > MAX_DIM):
+            message = f"{axis} is {extent}; head dimensions are multiples of {DIM_STEP}, at most {MAX_DIM}"
+            yield refuse(message, f"the nearest is {nearest_dim(extent)}")
+    if spec.pack_gqa == "on":
+        yield refuse("'pack gqa on' is not built", "'pack gqa auto' leaves the choice to the compiler")
+    for key, value in spec.schedule:
+        if key not in HONOURED:
+            yield refuse(f"a schedule cannot set {key}", f"it can set {', '.join(HONOURED)}")
+        elif key == "order" and value not in ORDERS:
+            yield refuse(f"there is no order '{value}'", f"orders: {', '.join(ORDERS)}")
+        elif key == "tile_q" and (int(value) % ROWS or int(value) // ROWS not in REGISTERS):
+            nearest = min((ROWS * n for n in REGISTERS), key=lambda rows: abs(rows - int(value)))
+            yield refuse(f"tile_q is {value}; tiles have 64, 128 or 192 rows", f"the nearest is {nearest}")
+
+
+def select(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
+    """The plan for `spec` with the head dimensions and parameter forms of `shape`.
+
+    Raises:
+        UnsupportedError: the spec asks for what the target cannot do (E281).
+        PlanError: the plan breaks its rules (E290 to E295).
+    """
+    refused = refusals(spec)
+    if refused:
+        raise UnsupportedError(refused)
+    plan = _plan(spec, shape)
+    problems = check(plan)
+    if problems:
+        raise PlanError(problems)
+    return plan
+
+
+class _Expressions:
+    """The spec's expressions with compile-time extents put in, and the range of every leaf."""
+
+    def __init__(self, spec: AttentionSpec, shape: ShapeClass, build: ExprBuilder) -> None:
+        extents = {**dict(spec.fixed_axes), "dim": shape.dim, "dim_v": shape.dim_v}
+        dtypes = {tensor.name: tensor.dtype for tensor in spec.tensors}
+        self._build = build
+        self._extents = {build.size(axis): build.const(extent) for axis, extent in extents.items()}
+        self.ranges = Ranges(extents, spec.params, dtypes, spec.align.kind).leaf
+
+    def __call__(self, root: Expr) -> Expr:
+        return rewrite(self._build, [root], self._extents)[0]
+
+
+def _plan(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
+    analysis = analyze(spec)
+    known = _Expressions(spec, shape, analysis.build)
+    mask = mask_plan(analysis, known(spec.mask), known)
+    score, scale, shift = (known(root) for root in (spec.score, spec.scale, analysis.shift))
+    sink = None if spec.sink is None else known(spec.sink)
+    roots = [mask.mask, score, scale, shift, *([] if sink is None else [sink]), *piece_expressions(mask)]
+    nodes = list(children_first(roots))
+    names = {kind: {str(node.attr) for node in nodes if node.op == kind} for kind in ("read", "param", "size")}
+    padded = [-(-extent // 16) * 16 for extent in (shape.dim, shape.dim_v)]
+    tiles = _tiles(spec, max(padded))
+    return ForwardPlan(
+        target=TARGET,
+        name=spec.name,
+        dtype=str(spec.tensor("q").dtype),
+        o_dtype=str(spec.output.dtype),
+        dim=shape.dim,
+        dim_v=shape.dim_v,
+        dim_padded=padded[0],
+        dim_v_padded=padded[1],
+        tile_q=tiles.tile_q,
+        tile_k=tiles.tile_k,
+        stages=tiles.stages,
+        consumers=tiles.tile_q // ROWS,
+        registers_producer=tiles.registers_producer,
+        registers_consumer=tiles.registers_consumer,
+        order=_order(spec, mask),
+        fold_scale=score.op == "var" and _is_positive(scale, known),
+        fast_tanh=False,
+        mask=mask,
+        score=score,
+        scale=scale,
+        sink=sink,
+        shift=shift,
+        lse_base=spec.lse_base,
+        q_axes=_axes(spec, "q"),
+        k_axes=_axes(spec, "k"),
+        v_axes=_axes(spec, "v"),
+        o_axes=tuple(str(axis) for axis in spec.output.axes),
+        lse_axes=_lse_axes(spec),
+        captures=tuple(
+            CaptureArgument(tensor.name, str(tensor.dtype), len(tensor.axes))
+            for tensor in spec.tensors
+            if tensor.name in names["read"]
+        ),
+        params=tuple(param for param in shape.params if param.name in names["param"]),
+        sizes=tuple(sorted(names["size"])),
+        wide=frozenset(
+            node
+            for node, interval in static_intervals(roots, known.ranges).items()
+            if isinstance(interval, IntInterval) and not (interval.lo >= I32_MIN and interval.hi <= I32_MAX)
+        ),
+    )
+
+
+def _tiles(spec: AttentionSpec, dim: int) -> TileShape:
+    """The row of the table for head dimension `dim`, with what the schedule sets."""
+    tiles = next((row for row in TABLE if dim <= row.max_dim), TABLE[-1])
+    hints = {key: int(value) for key, value in spec.schedule if key in HONOURED and key != "order"}
+    if "tile_q" in hints:
+        producer, consumer = REGISTERS[hints["tile_q"] // ROWS]
+        tiles = replace(tiles, registers_producer=producer, registers_consumer=consumer)
+    return replace(tiles, **hints)
+
+
+def _order(spec: AttentionSpec, mask: MaskPlan) -> str:
+    hint = ORDERS[str(dict(spec.schedule).get("order", "auto"))]
+    if hint is not None:
+        return hint
+    if len(mask.seen) != 1 or mask.seen[0].low:
+        return "in_order"
+    return "longest_first" if any(bound.direction == "rising" for bound in mask.seen[0].high) else "in_order"
+
+
+def _is_positive(scale: Expr, known: _Expressions) -> bool:
+    interval = static_intervals([scale], known.ranges)[scale]
+    assert isinstance(interval, FloatInterval)
+    return bool(interval.lo > 0 and not interval.nan)
+
+
+def _axes(spec: AttentionSpec, name: str) -> tuple[str, ...]:
+    return tuple(str(axis) for axis in spec.tensor(name).axes)
+
+
+def _lse_axes(spec: AttentionSpec) -> tuple[str, ...]:
+    """As declared, else batch, heads, seq_q."""
+    if spec.lse is not None:
+        return tuple(str(axis) for axis in spec.lse.axes)
+    return ("batch", "heads", "seq_q")
