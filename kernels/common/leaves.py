@@ -70,16 +70,18 @@ def needs_inside(roots: Iterable[Expr], name: str) -> bool:
     return any(name in found[node] for node in found if node.op in ("read", "floordiv", "mod", "shl", "shr"))
 
 
+@dataclass(frozen=True, eq=False)
 class Scope:
-    """Evaluates a plan's expressions for one work tile: a batch entry, a head, their lengths."""
+    """Evaluates a plan's expressions for one work tile: a batch entry, a head, their lengths (all Int32)."""
 
-    def __init__(
-        self, plan: ForwardPlan, arguments: Arguments, b: Any, h: Any, kv_h: Any, seq_q: Any, seq_k: Any
-    ) -> None:
-        self.plan, self.arguments = plan, arguments
-        self.b, self.h, self.kv_h, self.seq_q, self.seq_k = b, h, kv_h, seq_q, seq_k
-        self._algebra = CuteAlgebra(plan.wide, fast_tanh=plan.fast_tanh)
-        self._values: dict[Any, Any] = {}
+    plan: ForwardPlan
+    arguments: Arguments
+    b: Any
+    h: Any
+    kv_h: Any
+    seq_q: Any
+    seq_k: Any
+    _values: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def fresh(self) -> Scope:
         """The same scope with nothing computed yet."""
@@ -105,6 +107,7 @@ class Scope:
         self, roots: Iterable[Expr], row: Place | None = None, column: Place | None = None, score: Any = None
     ) -> list[Any]:
         """The values of `roots` at a row, a column and a score, as far as they depend on them."""
+        algebra = CuteAlgebra(self.plan.wide, fast_tanh=self.plan.fast_tanh)
         wanted = list(roots)
         here: dict[Any, Any] = {}
         depends = dependences(wanted)
@@ -127,23 +130,16 @@ class Scope:
                 continue
             operands = tuple(kept(argument)[argument] for argument in node.args)
             if node.op == "const":
-                values[node] = self._algebra.const(node)
+                values[node] = algebra.const(node)
             elif node.op in ("var", "size", "param", "read"):
                 values[node] = self._leaf(node, operands, row, column, score)
             elif node.op == "div" and depends[node.args[1]] < depends[node]:
-                values[node] = self._algebra.mul(operands[0], self._inverse(node.args[1], kept(node.args[1])))
+                values[node] = algebra.mul(operands[0], _inverse(algebra, node.args[1], kept(node.args[1])))
             else:
-                method = getattr(self._algebra, method_name(node.op))
+                method = getattr(algebra, method_name(node.op))
                 value = method(*widened(node, operands, self.plan.wide))
                 values[node] = narrowed(node, value, self.plan.wide)
         return [kept(root)[root] for root in wanted]
-
-    def _inverse(self, divisor: Expr, values: dict[Any, Any]) -> Any:
-        """1 / divisor, kept beside the divisor's value."""
-        key = ("inverse", divisor)
-        if key not in values:
-            values[key] = self._algebra.inverse(values[divisor])
-        return values[key]
 
     def _leaf(self, node: Expr, operands: tuple[Any, ...], row: Place | None, column: Place | None, score: Any) -> Any:
         name = str(node.attr)
@@ -175,3 +171,11 @@ class Scope:
         if dtype == "bool":
             return value != type(value)(0)
         return Int32(value) if dtype in ("i32", "i8", "u8") else value.to(Float32)
+
+
+def _inverse(algebra: CuteAlgebra, divisor: Expr, values: dict[Any, Any]) -> Any:
+    """1 / divisor, kept beside the divisor's value."""
+    key = ("inverse", divisor)
+    if key not in values:
+        values[key] = algebra.inverse(values[divisor])
+    return values[key]
