@@ -141,7 +141,7 @@ def _foreign(tokens: list[Token], index: int) -> tuple[str, Span, str] | None:
             run = tokens[max(first, 0) : first + count]
             touching = all(left.end == right.start for left, right in pairwise(run))
             text = "".join(token.text for token in run)
-            if len(run) > 1 and touching and text in _FOREIGN and first + count > index:
+            if len(run) > 1 and touching and text in _FOREIGN:
                 return text, run[0].span.to(run[-1].span), _FOREIGN[text]
     for token, known in zip(
         tokens[max(index - 1, 0) : index + 1][::-1], (_FOREIGN_WORDS, _FOREIGN_STARTS), strict=False

@@ -131,7 +131,9 @@ def test_all_problems_of_a_file_come_in_one_run_in_their_order():
         # an open bracket ends where only a new statement can start
         ("mask = f(a,\nparam b: int\nlet c = ", [("E205", 1, 9), ("E204", 3, 8)]),
         ("mask = f(a,\nscore = score\n", [("E205", 1, 9)]),
+        ("mask = f(a,\nscore = b\nq f", [("E205", 1, 9), ("E204", 3, 1)]),
         ("mask = f(a,\nscore == b)\n", []),
+        ("mask = " + "(" * 101 + "a" + ")" * 101 + "\nq f", [("E206", 1, 108), ("E204", 2, 1)]),
         ("paged { table = t\nmask = a", [("E205", 1, 7)]),
         ("def f() -> int {\n let a = (1\n let b = 2\n b }\nlet ok = 1", [("E205", 2, 10)]),
         # a statement cut short is told once, not again for what follows it
