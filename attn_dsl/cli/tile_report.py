@@ -29,6 +29,7 @@ class Cost:
     pack_gqa: bool
     pairs: int  # query rows x keys, over all sequences and query heads
     visible: int | None  # pairs the mask lets through; None where counting them takes too long
+    surely_visible: int  # pairs in full tiles that no sequence ends in: at least these are visible
     flop: int  # floating-point operations of one pair: 2 dim for the score, 2 dim_v for the output
     assumed: tuple[str, ...]  # what was generated, in words
 
@@ -49,8 +50,18 @@ def cost(
     visible = analysis.visible_pairs(binding)
     if visible is None and pairs <= _COUNTED:
         visible = _count(spec, inputs)
+    group = inputs.extents["heads"] // inputs.extents["kv_heads"] if pack_gqa else 1
     flop = 2 * (inputs.extents["dim"] + inputs.extents["dim_v"])
-    return Cost(analysis, grid, pack_gqa, pairs, visible, flop, tuple(notes_on_mask(spec, assumed)))
+    surely = _pairs_of_whole_full_tiles(grid, group)
+    return Cost(analysis, grid, pack_gqa, pairs, visible, surely, flop, tuple(notes_on_mask(spec, assumed)))
+
+
+def _pairs_of_whole_full_tiles(grid: TileGrid, group: int) -> int:
+    """Pairs in full tiles all of whose rows exist; `group` query heads share a tile."""
+    cells = grid.cells
+    whole = (cells.tile + 1) * cells.tiling.tile_q <= cells.seq_q * group
+    tiles = int((grid.per_query_tile()[1] * whole).sum()) * cells.same_batch * cells.same_heads
+    return tiles * cells.tiling.tile_q * cells.tiling.tile_k
 
 
 def bind(spec: AttentionSpec, inputs: Inputs) -> Binding:
@@ -130,8 +141,7 @@ def work(found: Cost) -> Section:
     rows = [("per pair", f"{found.flop:,} FLOP: 2 dim for the score, 2 dim_v for the output")]
     for name, count in pairs.items():
         if count is None:
-            at_least, at_most = counts.full * area, min(visited, found.pairs)
-            text = f"{at_least:,} to {at_most:,} pairs; {meanings[name]}"
+            text = f"{found.surely_visible:,} to {min(visited, found.pairs):,} pairs; {meanings[name]}"
         else:
             text = f"{count:,} pairs, {_flop(count * found.flop)}; {meanings[name]}"
         rows.append((name, text))

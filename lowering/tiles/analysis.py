@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import Tensor
+
+from attn_dsl.expr import FLOAT, Expr, ExprBuilder, children_first
 from attn_dsl.lowering.tiles.binding import Binding, Leaves
 from attn_dsl.lowering.tiles.boxes import Boxes, BoxTester
 from attn_dsl.lowering.tiles.cells import Cells, Tiling, cells_of
@@ -15,9 +18,6 @@ from attn_dsl.lowering.tiles.grid import TileGrid
 from attn_dsl.lowering.tiles.ranges import RangeFinder, TileRanges
 from attn_dsl.lowering.tiles.report import TableStep, describe, table_steps
 from attn_dsl.lowering.tiles.tables import BLOCK
-from torch import Tensor
-
-from attn_dsl.expr import FLOAT, Expr, ExprBuilder, children_first
 from attn_dsl.spec.model import AttentionSpec
 from attn_dsl.spec.proofs import Ranges
 

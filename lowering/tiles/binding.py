@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence
-from attn_dsl.lowering.tiles.torch_numbers import TorchNumbers
 from torch import Tensor
 
 from attn_dsl.expr import Expr, evaluate
 from attn_dsl.expr.interval import FloatInterval, Interval, IntervalAlgebra, IntInterval, Truth
 from attn_dsl.expr.torch_values import TorchAlgebra
+from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence
+from attn_dsl.lowering.tiles.torch_numbers import TorchNumbers
 from attn_dsl.spec.model import AttentionSpec
 
 _PACKED = {"total_q": "q", "total_k": "k"}

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from attn_dsl.expr import BOOL, Expr, ExprBuilder, evaluate
+from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, Truth
 from attn_dsl.lowering.tiles.binding import Leaves
 from attn_dsl.lowering.tiles.cells import Cells
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence, substitute
 from attn_dsl.lowering.tiles.ranges import TileRanges, needs_table
 from attn_dsl.lowering.tiles.tables import BLOCK, column_tables, held_numbers, row_tables
-from torch import Tensor
-
-from attn_dsl.expr import BOOL, Expr, ExprBuilder, evaluate
-from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, Truth
 
 
 @dataclass(frozen=True, eq=False)

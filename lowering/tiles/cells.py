@@ -10,11 +10,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
-from attn_dsl.lowering.tiles.binding import Binding
-from attn_dsl.lowering.tiles.dependence import BATCH, HEAD, KV_HEAD
 from torch import Tensor
 
 from attn_dsl.expr.interval import IntInterval
+from attn_dsl.lowering.tiles.binding import Binding
+from attn_dsl.lowering.tiles.dependence import BATCH, HEAD, KV_HEAD
 
 
 @dataclass(frozen=True)

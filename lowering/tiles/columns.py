@@ -10,15 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
+from attn_dsl.expr import BOOL, Expr, ExprBuilder, children_first
+from attn_dsl.expr.interval import Interval, IntInterval
 from attn_dsl.lowering.tiles.clauses import Clause, Clauses, TooLarge, both, either
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence, substitute
 from attn_dsl.lowering.tiles.direction import Direction, direction_of
 from attn_dsl.lowering.tiles.polynomial import normal
 from attn_dsl.lowering.tiles.solid import is_solid
 from attn_dsl.lowering.tiles.solver import Solver
-
-from attn_dsl.expr import BOOL, Expr, ExprBuilder, children_first
-from attn_dsl.expr.interval import Interval, IntInterval
 
 MAX_DEPTH = 80  # nesting of a mask that is taken apart
 MAX_NODES = 2_000  # distinct nodes of such a mask

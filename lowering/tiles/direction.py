@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from attn_dsl.lowering.tiles.dependence import ROW, Dependence
-
 from attn_dsl.expr import Expr, children_first
 from attn_dsl.expr.interval import Interval, IntInterval
+from attn_dsl.lowering.tiles.dependence import ROW, Dependence
 
 
 class Direction(Enum):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
 from attn_dsl.lowering.tiles.boxes import Boxes
 from attn_dsl.lowering.tiles.cells import Cells
 from attn_dsl.lowering.tiles.ranges import TileRanges
-from torch import Tensor
 
 
 @dataclass(frozen=True)

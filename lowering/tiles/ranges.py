@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+from attn_dsl.expr import FLOAT, INT, Expr, children_first
+from attn_dsl.expr.interval import Interval, IntInterval, Truth
 from attn_dsl.lowering.tiles.binding import Leaves
 from attn_dsl.lowering.tiles.cells import Cells
 from attn_dsl.lowering.tiles.columns import ColumnForm, Piece
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence
 from attn_dsl.lowering.tiles.tables import KeyRanges, column_tables, key_tiles, row_tables
-from torch import Tensor
-
-from attn_dsl.expr import FLOAT, INT, Expr, children_first
-from attn_dsl.expr.interval import Interval, IntInterval, Truth
 
 # operators whose hull over a tile interval arithmetic overestimates
 _OPAQUE = frozenset({"read", "mod", "bitand", "bitor", "bitxor"})

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attn_dsl.lowering.tiles.columns import ColumnForm, Piece
-from attn_dsl.lowering.tiles.dependence import COLUMN, ROW
-
 from attn_dsl.expr import BOOL, Expr, children_first
 from attn_dsl.expr.text import to_text
+from attn_dsl.lowering.tiles.columns import ColumnForm, Piece
+from attn_dsl.lowering.tiles.dependence import COLUMN, ROW
 
 if TYPE_CHECKING:
     from attn_dsl.lowering.tiles.analysis import TileAnalysis

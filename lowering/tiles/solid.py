@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from itertools import product
 
+from attn_dsl.expr import Expr, ExprBuilder
+from attn_dsl.expr.affine import Bounds, proves_nonnegative
 from attn_dsl.lowering.tiles.dependence import ROW, substitute
 from attn_dsl.lowering.tiles.direction import Direction
 from attn_dsl.lowering.tiles.polynomial import expression, polynomial, without_quotients
 from attn_dsl.lowering.tiles.solver import Solver
-
-from attn_dsl.expr import Expr, ExprBuilder
-from attn_dsl.expr.affine import Bounds, proves_nonnegative
 
 MovingBound = tuple[Expr, Direction]
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attn_dsl.lowering.tiles.clauses import ALWAYS, NEVER, Clause, Clauses, TooLarge, both, either
-from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence
-from attn_dsl.lowering.tiles.polynomial import MAX_DEGREE, expression, normal, polynomial
-
 from attn_dsl.expr import BOOL, INT, Expr, ExprBuilder
 from attn_dsl.expr.interval import Interval, IntInterval, Truth, static_intervals
 from attn_dsl.expr.operators import I64_MAX, I64_MIN
+from attn_dsl.lowering.tiles.clauses import ALWAYS, NEVER, Clause, Clauses, TooLarge, both, either
+from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence
+from attn_dsl.lowering.tiles.polynomial import MAX_DEGREE, expression, normal, polynomial
 
 MAX_STEPS = 2_000  # conditions low <= value <= high that are looked at for one mask
 

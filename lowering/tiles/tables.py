@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from attn_dsl.lowering.tiles.binding import Leaves, hull
-from attn_dsl.lowering.tiles.cells import Cells
 from torch import Tensor
 
 from attn_dsl.expr import Expr, children_first
 from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, Truth
+from attn_dsl.lowering.tiles.binding import Leaves, hull
+from attn_dsl.lowering.tiles.cells import Cells
 
 BLOCK = 2**20  # numbers held at once while tables are made
 _FAR = 2**33  # past every value that a comparison of i32 tables can have

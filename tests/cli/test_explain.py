@@ -224,3 +224,11 @@ def test_a_formula_with_names_means_the_same(write) -> None:
     lets = "".join(f"let {name} = {value}\n" for name, value in found.where)
     again = load(write("b.attn", f"{lets}mask = {found.mask}\n", operands=True))
     assert meaning_key(again) == meaning_key(spec)
+
+
+def test_visible_pairs_are_at_least_those_of_whole_full_tiles(run, write):
+    """The last query tile is short: its full tiles hold fewer pairs than a tile's area."""
+    name = write("bit.attn", "align top_left\nmask = kv_idx < 8192 or (kv_idx & 1) == 0\n", operands=True)
+    sizes = ("--seq-q", 4104, "--seq-k", 8192, "--heads", 1, "--kv-heads", 1, "--tile-q", 4096, "--tile-k", 4096)
+    shown = " ".join(run("explain", name, *sizes).out.split())
+    assert f"visible {4096 * 8192:,} to {4104 * 8192:,} pairs" in shown

@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 import torch
-from attn_dsl.lowering.tiles import Binding
 
 import attn_dsl
 from attn_dsl.expr import BOOL, INT, Expr, ExprBuilder
+from attn_dsl.lowering.tiles import Binding
 from attn_dsl.spec.model import AttentionSpec
 
 _TEXT = """

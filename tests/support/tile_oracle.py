@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from attn_dsl.lowering.tiles import Binding, TileGrid
 from torch import Tensor
 
 from attn_dsl.expr import Expr, evaluate
 from attn_dsl.expr.torch_values import TorchAlgebra
+from attn_dsl.lowering.tiles import Binding, TileGrid
 from attn_dsl.spec.model import AlignKind, AttentionSpec
 
 EMPTY, PARTIAL, FULL = 0, 1, 2

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from attn_dsl.lowering.tiles import Binding, Direction, Segment, TileAnalysis, TileCounts, analyze
 from standard_masks import EXTENTS, PROVED, STANDARD_MASKS
 from tile_oracle import compare
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import attn_dsl
+from attn_dsl.lowering.tiles import Binding, Direction, Segment, TileAnalysis, TileCounts, analyze
 
 HEAD = """
 q: bf16[batch, seq_q, heads, dim]

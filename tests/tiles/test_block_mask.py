@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from attn_dsl.lowering.tiles import Binding, analyze
 from torch.nn.attention.flex_attention import create_block_mask
 
 import attn_dsl
+from attn_dsl.lowering.tiles import Binding, analyze
 
 HEAD = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, kv_heads, dim]\n"
 DOCUMENT = torch.tensor([0, 3, 5, 9]).repeat_interleave(torch.tensor([100, 300, 17, 607]))

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from attn_dsl.lowering.tiles import Binding, TileAnalysis, analyze
 from random_masks import random_call, random_spec
+
+from attn_dsl.lowering.tiles import Binding, TileAnalysis, analyze
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

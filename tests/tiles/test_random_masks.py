@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 import torch
-from attn_dsl.lowering.tiles import Binding, Direction, TileAnalysis, analyze
 from random_masks import random_call, random_spec
 from tile_oracle import compare, dense_mask, dense_values
 
 from attn_dsl.expr.text import to_text
+from attn_dsl.lowering.tiles import Binding, Direction, TileAnalysis, analyze
 
 CALLS_PER_SPEC = 2
 TILES = [(4, 4), (8, 4), (4, 8), (8, 8), (5, 3), (16, 16), (1, 1)]

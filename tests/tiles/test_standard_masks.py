@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from attn_dsl.lowering.tiles import Binding, Direction, analyze
 from standard_masks import EXTENTS, PROVED, SORTED, STANDARD_MASKS, StandardMask
 from tile_oracle import compare, dense_mask
 
 import attn_dsl
+from attn_dsl.lowering.tiles import Binding, Direction, analyze
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "tiles.md"
 SIZES = [  # seq_q, seq_k, tile_q, tile_k, packed heads

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from attn_dsl.lowering.tiles.torch_numbers import TorchNumbers
 from random_intervals import contains, random_interval
 
 from attn_dsl.expr import FLOAT, OPERATORS, Operator
 from attn_dsl.expr.evaluate import method_name
 from attn_dsl.expr.interval import FloatInterval, Interval, IntervalAlgebra, IntInterval, Truth
 from attn_dsl.expr.number_backend import ScalarNumbers
+from attn_dsl.lowering.tiles.torch_numbers import TorchNumbers
 
 CASES = 400
 SCALARS, TENSORS = IntervalAlgebra(ScalarNumbers()), IntervalAlgebra(TorchNumbers())
