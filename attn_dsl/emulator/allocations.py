@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
 class _Block:
     base: int
     size: int  # bytes
-    storage: Any = None  # StorageWeakRef; None for memory that is freed explicitly
+    storage: Any = None  # StorageWeakRef of a tensor's memory
+    owner: weakref.ref[object] | None = None  # of memory that lives as long as an object
 
     @property
     def alive(self) -> bool:
+        if self.owner is not None:
+            return self.owner() is not None
         return self.storage is None or not self.storage.expired()
 
 
@@ -43,6 +47,14 @@ class Allocations:
         known = self._blocks.get(base)
         if size and (known is None or known.size != size or not known.alive):
             self._blocks[base] = _Block(base, size, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+
+    def note_range(self, base: int, size: int, owner: object) -> None:
+        """Memory that is there as long as `owner` is."""
+        if size and not any(
+            block.alive and block.base <= base and base + size <= block.base + block.size
+            for block in self._blocks.values()
+        ):
+            self._blocks[base] = _Block(base, size, owner=weakref.ref(owner))
 
     def allocated(self, base: int, size: int) -> None:
         """Host code allocated (or, with size 0, freed) memory."""

@@ -112,6 +112,9 @@ class Device:
             storage = tensor.untyped_storage()
             self._storages[storage.data_ptr()] = storage
 
+    def note_range(self, base: int, size: int, owner: object) -> None:
+        self._memory.note_range(base, size, owner)
+
     def compiled(self, ptx: str, cubin: bytes) -> None:
         key = hashlib.sha256(cubin).digest()
         _ptx_of[key], _cubin_of[key] = ptx, cubin

@@ -34,6 +34,7 @@ class Owner(Protocol):
     multiprocessors: int
 
     def note(self, tensor: torch.Tensor) -> None: ...
+    def note_range(self, base: int, size: int, owner: object) -> None: ...
     def compiled(self, ptx: str, cubin: bytes) -> None: ...
     def calling(self) -> Any: ...  # a context manager around every call of a compiled function
 
@@ -70,11 +71,12 @@ def patched(owner: Owner, library: str) -> Iterator[None]:
         _environment(undo, CUTE_DSL_ARCH=owner.arch, CUTE_DSL_LIBS=library)
         for instance in list(dsl.DSLSingletonMeta._instances.values()):
             settings = instance.envar
-            for name, value in (("_arch", owner.arch), ("shared_libs", library), ("disable_file_caching", True)):
+            for name, value in (("_arch", owner.arch), ("shared_libs", library), ("dump_dir", dump)):
                 _replace(undo, settings, name, value)
+            _replace(undo, settings, "disable_file_caching", True)
             # What was compiled outside must not be called inside, nor the other way round.
             _replace(undo, instance, "jit_cache", type(instance.jit_cache)(max_elems=settings.jit_cache_max_elems))
-        _keep_artifacts(undo, owner, dump, compiler, jit_executor)
+        _keep_artifacts(undo, owner, compiler, jit_executor)
         _linking(undo, compiler, execution_engine)
         _calls(undo, owner, jit_executor, tvm_ffi_provider)
         _replace(undo, cuda_jit_executor.CudaDialectJitCompiledFunction, "num_devices", 1)
@@ -107,17 +109,18 @@ def _environment(undo: ExitStack, **variables: str) -> None:
         os.environ[name] = value
 
 
-def _keep_artifacts(undo: ExitStack, owner: Owner, dump: str, compiler: Any, jit_executor: Any) -> None:
+def _keep_artifacts(undo: ExitStack, owner: Owner, compiler: Any, jit_executor: Any) -> None:
     """Every compilation writes PTX and cubin, and the device learns which PTX a cubin came from."""
     options = compiler.CompileOptions
     apply = options.apply_envar_settings
     finish = jit_executor.JitFunctionArtifacts.__post_init__
 
     def apply_envar_settings(self: Any, envar: Any, function_name: str) -> None:
-        self.options[compiler.KeepPTX].value = True
-        self.options[compiler.KeepCUBIN].value = True
-        if self.options[compiler.DumpDir].value == "":
-            self.options[compiler.DumpDir].value = dump
+        for kind in (compiler.KeepPTX, compiler.KeepCUBIN):
+            option = self.options[kind]
+            if not option.value:  # these objects may outlive the device
+                undo.callback(setattr, option, "value", option.value)
+                option.value = True
         apply(self, envar, function_name)
         if self.gpu_arch and self.gpu_arch != owner.arch:
             raise EmulatorError.of(
@@ -223,7 +226,17 @@ def _tensors(undo: ExitStack, owner: Owner, runtime: Any) -> None:
             tensor = Presented(tensor)
         made(self, tensor, *args, **kwargs)
 
+    pointers = runtime._Tensor.__c_pointers__
+
+    def c_pointers(self: Any) -> Any:
+        # Made before the device was opened, or from something else than a torch tensor.
+        elements = 1 + sum((extent - 1) * stride for extent, stride in zip(self.shape, self.stride, strict=True))
+        if all(self.shape):
+            owner.note_range(self.data_ptr, elements * self.element_type.width // 8, self)
+        return pointers(self)
+
     _replace(undo, runtime._Tensor, "__init__", init)
+    _replace(undo, runtime._Tensor, "__c_pointers__", c_pointers)
 
 
 def _hardware(undo: ExitStack, owner: Owner, info: Any) -> None:

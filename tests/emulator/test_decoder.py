@@ -228,9 +228,15 @@ def test_setp_always_has_five_operands():
 
 def test_shared_symbols_lie_behind_the_system_area_and_dynamic_memory_behind_the_static():
     head = ".extern .shared .align 1024 .b8 dyn[];\n.shared .align 8 .b8 a[24];\n.shared .align 16 .b8 b[16];\n"
-    code = rows(decode(text("mov.b32 %r1, a;\nmov.b32 %r2, b+4;\nmov.b64 %d1, dyn;\nst.shared.b32 [a+8], %r1;", head=head)))
+    code = rows(
+        decode(text("mov.b32 %r1, a;\nmov.b32 %r2, b+4;\nmov.b64 %d1, dyn;\nst.shared.b32 [a+8], %r1;", head=head))
+    )
     base = isa.SHARED_BASE
-    assert [row.ops[1] for row in code[:3]] == [(isa.SLOT_SHARED, base), (isa.SLOT_SHARED, base + 36), (isa.SLOT_SHARED, base + 1024)]
+    assert [row.ops[1] for row in code[:3]] == [
+        (isa.SLOT_SHARED, base),
+        (isa.SLOT_SHARED, base + 36),
+        (isa.SLOT_SHARED, base + 1024),
+    ]
     assert code[3].ops[0] == (isa.SLOT_SHARED, base + 8)
 
 
@@ -275,7 +281,11 @@ def test_brx_takes_its_list_of_targets():
 
 
 def test_slots_are_shared_by_registers_whose_lives_do_not_overlap():
-    chain = "mov.b32 %r0, 1;\n" + "".join(f"add.s32 %r{i + 1}, %r{i}, 1;\n" for i in range(90)) + "st.shared.b32 [%r90], %r90;"
+    chain = (
+        "mov.b32 %r0, 1;\n"
+        + "".join(f"add.s32 %r{i + 1}, %r{i}, 1;\n" for i in range(90))
+        + "st.shared.b32 [%r90], %r90;"
+    )
     assert decode(text(chain)).n_slots <= isa.SLOT_FIRST + 2
 
 
@@ -309,7 +319,8 @@ def straight_line(seed: int, count: int) -> tuple[str, list[int]]:
         op = draw.choice(("add.s32", "xor.b32", "sub.s32", "skip"))
         if op == "skip":
             taken = draw.random() < 0.5
-            lines.append(f"setp.{'eq' if taken else 'ne'}.b32 %p1, %r{a}, %r{a};\n@%p1 bra L{label};\nadd.s32 %r{b}, %r{a}, 1;\nL{label}:")
+            lines.append(f"setp.{'eq' if taken else 'ne'}.b32 %p1, %r{a}, %r{a};\n@%p1 bra L{label};")
+            lines.append(f"add.s32 %r{b}, %r{a}, 1;\nL{label}:")
             if not taken:
                 value[b] = (value[a] + 1) & 0xFFFFFFFF
             continue
@@ -343,7 +354,8 @@ def test_printf_is_called_with_its_arguments():
         ".local .align 16 .b8 depot[16];\n.reg .b64 %SP, %SPL;\nmov.b64 %SPL, depot;\ncvta.local.u64 %SP, %SPL;\n"
         "mov.b32 %r1, 42;\nst.local.b32 [%SPL], %r1;\nmov.b64 %d1, 0d3FF8000000000000;\nst.local.b64 [%SPL+8], %d1;\n"
         "mov.b64 %d2, fmt;\ncvta.global.u64 %d3, %d2;\n"
-        "{ .param .b64 param0; .param .b64 param1; .param .b32 retval0;\nst.param.b64 [param0], %d3;\nst.param.b64 [param1], %SP;\n"
+        "{ .param .b64 param0; .param .b64 param1; .param .b32 retval0;\n"
+        "st.param.b64 [param0], %d3;\nst.param.b64 [param1], %SP;\n"
         "call.uni (retval0), vprintf, (param0, param1);\nld.param.b32 %r2, [retval0]; }"
     )
     report = ptx.load(text(body, head=head)).launch((1, 1, 1), (1, 1, 1), [])

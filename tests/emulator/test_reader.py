@@ -113,7 +113,9 @@ def test_operands(text: str, operands: tuple[object, ...]):
 
 
 def test_opcode_keeps_its_modifiers_and_the_line_is_that_of_the_statement():
-    kernel = entry("\n\ncp.async.bulk.tensor.4d.shared::cta.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [a];")
+    kernel = entry(
+        "\n\ncp.async.bulk.tensor.4d.shared::cta.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [a];"
+    )
     [found] = kernel.body.statements
     assert isinstance(found, Instruction)
     assert found.opcode == "cp.async.bulk.tensor.4d.shared::cta.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"

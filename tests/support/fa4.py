@@ -181,21 +181,31 @@ def run_backward(
     return found[0], found[1], found[2]
 
 
-def reference(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor | None, call: dict[str, Any]):
+def reference(
+    case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor | None, call: dict[str, Any]
+):
     """Output and LSE in float64, in the layouts of flash-attn-4. Rows that see nothing are 0 and -inf."""
     q, k, v = q.double(), k.double(), v.double()
     if not case.lengths:
         used = call.get("seqused_k")
         outs = [
-            _attend(case, q[b], k[b][: used[b]] if used is not None else k[b], v[b][: used[b]] if used is not None else v[b], sink)
+            _attend(
+                case,
+                q[b],
+                k[b][: used[b]] if used is not None else k[b],
+                v[b][: used[b]] if used is not None else v[b],
+                sink,
+            )
             for b in range(q.shape[0])
         ]
-        return torch.stack([o for o, _ in outs]), torch.stack([l for _, l in outs])
+        return torch.stack([out for out, _ in outs]), torch.stack([lse for _, lse in outs])
     outs, at_q, at_k = [], 0, 0
     for length_q, length_k in case.lengths:
-        outs.append(_attend(case, q[at_q : at_q + length_q], k[at_k : at_k + length_k], v[at_k : at_k + length_k], sink))
+        outs.append(
+            _attend(case, q[at_q : at_q + length_q], k[at_k : at_k + length_k], v[at_k : at_k + length_k], sink)
+        )
         at_q, at_k = at_q + length_q, at_k + length_k
-    return torch.cat([o for o, _ in outs]), torch.cat([l for _, l in outs], 1)
+    return torch.cat([out for out, _ in outs]), torch.cat([lse for _, lse in outs], 1)
 
 
 def _attend(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: torch.Tensor | None):
