@@ -94,6 +94,7 @@ def _counts(guard: str, opcode: str, rest: str) -> Iterator[tuple[str, str]]:
 
 _HIGH_WORD = re.compile(r"0x40004040\b")
 _WGMMA_DESCRIPTOR = re.compile(r"\b46116\d{14}\b")
+_WGMMA_HIGH_WORD = re.compile(r"\b1073741888\b")  # 0x40000040: swizzle 128B, stride 1024
 _IDESC = re.compile(r"(_idesc, )(0x[0-9a-fA-F]+)")
 
 
@@ -106,6 +107,9 @@ def _fields(line: str) -> Iterator[tuple[str, str]]:
         value = int(m[0])
         yield "swizzle 128B becomes 64B", line.replace(m[0], str(value ^ (3 << 62) if value >> 62 == 1 else value))
         yield "stride halved", line.replace(m[0], str(value - (32 << 32)))
+    if m := _WGMMA_HIGH_WORD.search(line):
+        yield "swizzle 128B becomes 64B", line.replace(m[0], str(0x80000040 - 2**32))
+        yield "stride halved", line.replace(m[0], str(0x40000020))
     if m := _IDESC.search(line):
         value = int(m[2], 16)
         yield "B transposed", line.replace(m[2], hex(value ^ 1 << 16))
@@ -130,7 +134,7 @@ def all_mutants(ptx: str) -> list[Mutant]:
     return out
 
 
-def sample(ptx: str, count: int, seed: int) -> list[Mutant]:
-    """`count` mutants drawn without replacement by `seed`, or all if there are fewer."""
-    everything = all_mutants(ptx)
+def sample(ptx: str, lines: frozenset[int], count: int, seed: int) -> list[Mutant]:
+    """`count` mutants of these lines drawn without replacement by `seed`, or all if there are fewer."""
+    everything = [mutant for mutant in all_mutants(ptx) if mutant.line in lines]
     return random.Random(seed).sample(everything, min(count, len(everything)))

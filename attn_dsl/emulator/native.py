@@ -55,7 +55,7 @@ class _Options(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
         ("cluster", ctypes.c_uint32 * 3),
-        *((name, ctypes.c_uint32) for name in ("dyn_smem", "checks", "collect", "late", "threads")),
+        *((name, ctypes.c_uint32) for name in ("dyn_smem", "checks", "collect", "late", "threads", "trace")),
         ("seed", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
     ]
@@ -63,10 +63,21 @@ class _Options(ctypes.Structure):
 
 class _Finding(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("kind", "line", "pc", "warp", "lanes")),
+        *((name, ctypes.c_uint32) for name in ("kind", "line", "site", "pc", "warp", "lanes")),
         ("ctaid", ctypes.c_uint32 * 3),
         ("times", ctypes.c_uint64),
         ("text", ctypes.c_char * 512),
+    ]
+
+
+class _MbarUse(ctypes.Structure):
+    _fields_ = [
+        ("line", ctypes.c_uint32),
+        ("off", ctypes.c_uint32),
+        ("cta", ctypes.c_uint32),
+        ("phase", ctypes.c_uint32),
+        ("executed", ctypes.c_uint64),
+        ("depended", ctypes.c_uint64),
     ]
 
 
@@ -94,7 +105,8 @@ class LaunchConfig:
     """Shape and mode of one launch.
 
     ``dyn_smem`` in bytes; ``late``: 0 asynchronous work completes at issue, 1 as late as legal, 2 at random times;
-    ``threads`` 0 is one per core; ``seed`` 0 is round-robin; ``budget`` in warp-instructions of one cluster, 0: none.
+    ``threads`` 0 is one per core; ``seed`` 0 is round-robin; ``budget`` in warp-instructions of one cluster, 0: none;
+    ``trace`` records which instruction used which mbarrier.
     """
 
     grid: tuple[int, int, int]
@@ -107,6 +119,7 @@ class LaunchConfig:
     threads: int = 0
     seed: int = 0
     budget: int = 0
+    trace: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +139,22 @@ class RawFinding:
 
 
 @dataclass(frozen=True)
+class MbarrierUse:
+    """How often the instruction of a PTX line used one mbarrier: that of a CTA (linear) at a shared-memory offset.
+
+    Phases count from 1. Of arrivals, ``phase`` is the first they counted for. Of waits, ``depended`` passed because a
+    phase had completed (and not because the barrier was fresh), and ``phase`` is the last of those.
+    """
+
+    line: int
+    offset: int
+    cta: int
+    phase: int
+    executed: int
+    depended: int
+
+
+@dataclass(frozen=True)
 class LaunchResult:
     """Outcome of a launch. ``classes`` and ``engines``: counters by warp of the CTA; ``seconds`` of host time."""
 
@@ -138,6 +167,8 @@ class LaunchResult:
     smem_bytes: int
     tmem_columns: int
     printed: str = ""
+    mbarrier_uses: tuple[MbarrierUse, ...] = ()
+    executed_lines: frozenset[int] = frozenset()
 
 
 @lru_cache(maxsize=1)
@@ -161,6 +192,9 @@ def _core() -> ctypes.CDLL:
     lib.emu_counts_get.argtypes = [ctypes.c_void_p, ctypes.c_uint32, counters, counters]
     lib.emu_printf_get.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64]
     lib.emu_printf_get.restype = ctypes.c_uint64
+    lib.emu_executed_get.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    lib.emu_mbar_uses_get.argtypes = [ctypes.c_void_p, ctypes.POINTER(_MbarUse), ctypes.c_uint32]
+    lib.emu_mbar_uses_get.restype = ctypes.c_uint32
     lib.emu_handler_names.restype = ctypes.c_char_p
     return lib
 
@@ -168,6 +202,11 @@ def _core() -> ctypes.CDLL:
 def handler_names() -> frozenset[str]:
     """Names of the instruction handlers the core has."""
     return frozenset(_core().emu_handler_names().decode().split())
+
+
+def _line_of(code: bytes, index: int) -> int:
+    """PTX line of an instruction."""
+    return int(struct.unpack_from(INSTRUCTION, code, index * struct.calcsize(INSTRUCTION))[6])
 
 
 @dataclass
@@ -229,6 +268,7 @@ class Program:
             config.collect,
             config.late,
             config.threads,
+            config.trace,
             config.seed,
             config.budget,
         )
@@ -276,6 +316,10 @@ class Program:
         length = lib.emu_printf_get(self._handle, None, 0)
         text = ctypes.create_string_buffer(length + 1)
         lib.emu_printf_get(self._handle, text, length)
+        uses = (_MbarUse * lib.emu_mbar_uses_get(self._handle, None, 0))()
+        lib.emu_mbar_uses_get(self._handle, uses, len(uses))
+        executed = ctypes.create_string_buffer(self.decoded.n_instructions)
+        lib.emu_executed_get(self._handle, executed)
         return LaunchResult(
             findings=tuple(findings),
             stopped=bool(result.stopped),
@@ -286,4 +330,6 @@ class Program:
             smem_bytes=result.smem_bytes,
             tmem_columns=result.tmem_columns,
             printed=text.value.decode(errors="replace"),
+            executed_lines=frozenset(_line_of(self.decoded.code, i) for i, b in enumerate(executed.raw) if b),
+            mbarrier_uses=tuple(MbarrierUse(u.line, u.off, u.cta, u.phase, u.executed, u.depended) for u in uses),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .native import LaunchConfig, LaunchResult, RawFinding
+from .native import LaunchConfig, LaunchResult, MbarrierUse, RawFinding
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class LaunchReport:
     smem_bytes: int  # shared memory of one CTA
     tmem_columns: int  # most in use at once in one CTA
     printed: str  # output of the kernel's printf
+    mbarrier_uses: tuple[MbarrierUse, ...] = ()  # with LaunchConfig.trace
+    executed_lines: frozenset[int] = frozenset()  # of the PTX text, with LaunchConfig.trace
 
     @property
     def classes(self) -> dict[str, int]:
@@ -71,6 +73,8 @@ class LaunchReport:
             result.smem_bytes,
             result.tmem_columns,
             result.printed,
+            result.mbarrier_uses,
+            result.executed_lines,
         )
 
     def __str__(self) -> str:

@@ -118,8 +118,13 @@ CASES = [
         "mbar-tx",
         ADDRESS
         + FIRST
-        + "@!%p1 mbarrier.init.shared.b64 [%r9], 1; @!%p1 mbarrier.arrive.expect_tx.shared.b64 %d3, [%r9], 64;",
-        ADDRESS + FIRST + "@!%p1 mbarrier.init.shared.b64 [%r9], 1; @!%p1 mbarrier.arrive.shared.b64 %d3, [%r9];",
+        + "@!%p1 mbarrier.init.shared.b64 [%r9], 1; @!%p1 mbarrier.arrive.expect_tx.shared.b64 %d3, [%r9], 64;"
+        + "bar.warp.sync -1;"
+        + WAIT.format(at="%r9", parity=0),
+        ADDRESS
+        + FIRST
+        + "@!%p1 mbarrier.init.shared.b64 [%r9], 1; @!%p1 mbarrier.arrive.shared.b64 %d3, [%r9]; bar.warp.sync -1;"
+        + WAIT.format(at="%r9", parity=0),
     ),
     Case("no such mbarrier", "mbar-invalid", ADDRESS + "mbarrier.arrive.shared.b64 %d3, [%r9+64];", ADDRESS),
     Case(

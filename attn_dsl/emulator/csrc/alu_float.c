@@ -145,8 +145,12 @@ LANE2(min_flags_f32, 1, 1, uint32_t, pick(a, b, in->mod[1], 0))
     }
 BY_FLAGS(max)
 BY_FLAGS(min)
-LANE3(max3_f32, 1, 1, uint32_t, pick(pick(a, b, in->mod[1], 1), c, in->mod[1], 1))
-LANE3(min3_f32, 1, 1, uint32_t, pick(pick(a, b, in->mod[1], 0), c, in->mod[1], 0))
+LANE3(max3_plain_f32, 1, 1, uint32_t, max_plain(max_plain(a, b), c))
+LANE3(min3_plain_f32, 1, 1, uint32_t, min_plain(min_plain(a, b), c))
+LANE3(max3_flags_f32, 1, 1, uint32_t, pick(pick(a, b, in->mod[1], 1), c, in->mod[1], 1))
+LANE3(min3_flags_f32, 1, 1, uint32_t, pick(pick(a, b, in->mod[1], 0), c, in->mod[1], 0))
+BY_FLAGS(max3)
+BY_FLAGS(min3)
 
 static inline uint32_t ftz_bits(uint32_t x, uint32_t flags) { return (flags & EMU_FF_FTZ) && !(x & 0x7F800000) ? x & 0x80000000u : x; }
 LANE1(neg_f32, 1, 1, uint32_t, ftz_bits(a, in->mod[1]) ^ 0x80000000u)
@@ -157,7 +161,7 @@ LANE2(copysign_f32, 1, 1, uint32_t, (b & 0x7FFFFFFFu) | (a & 0x80000000u))
 
 /* ---- one-argument functions; the approximate ones are rounded from double: within the documented bounds -------------- */
 
-/* 2^x: 2^rint(x) times a Taylor polynomial in double; the error before rounding is below 2^-40. */
+/* 2^x: 2^rint(x) times a Taylor polynomial in double; the error before rounding is below 2^-36. */
 static KEEP void vec_ex2(float *restrict d, const lanef *x, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -165,8 +169,7 @@ static KEEP void vec_ex2(float *restrict d, const lanef *x, int n)
         v = v > 300.0 ? 300.0 : v;
         v = v < -300.0 ? -300.0 : v;
         double k = (v + 0x1.8p52) - 0x1.8p52, t = (v - k) * 0x1.62e42fefa39efp-1;
-        double p = 1.0 / 3628800;
-        p = p * t + 1.0 / 362880;
+        double p = 1.0 / 362880;
         p = p * t + 1.0 / 40320;
         p = p * t + 1.0 / 5040;
         p = p * t + 1.0 / 720;

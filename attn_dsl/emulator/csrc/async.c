@@ -191,9 +191,4 @@ uint32_t emu_src_check(EmuWarp *w, const EmuInstr *in, int32_t reg, uint32_t n, 
     return valid;
 }
 
-void emu_dst_begin(EmuWarp *w, const EmuInstr *in, int32_t reg, uint32_t n, uint32_t exec)
-{
-    (void)exec;
-    for (uint32_t i = 0; i < n; i++)
-        if (EMU_UNLIKELY(w->rstate[reg + i].epoch == EMU_PENDING)) touch(w, in, reg + (int32_t)i, 1);
-}
+void emu_dst_touch(EmuWarp *w, const EmuInstr *in, int32_t reg) { touch(w, in, reg, 1); }

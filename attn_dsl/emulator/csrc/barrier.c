@@ -163,7 +163,10 @@ static int emu_h_cluster_arrive(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         emu_find(w, in, EMU_FIND_BARRIER_COUNT, "lanes %08x arrive twice in one phase of the cluster barrier",
                  w->core->cluster_arrived & exec))
         return EMU_STOP;
-    if (!in->mod[0]) emu_release(w, cc->cl_vc, cc->cl_avc);
+    if (!in->mod[0])
+        emu_release(w, cc->cl_vc, cc->cl_avc);
+    else
+        emu_release_fenced(w, cc->cl_vc, cc->cl_avc);
     w->core->cluster_arrived |= exec;
     w->core->cluster_phase = cc->cl_phase + 1;
     cc->progress++;
@@ -188,6 +191,12 @@ static int emu_h_fence(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         emu_vc_join(w->cluster, w->avc, w->vc);
         w->vc[w->agent]++;
     }
+    if (in->mod[0] == EMU_FENCE_MEMBAR) {
+        emu_vc_join(w->cluster, w->core->fence_vc, w->vc);
+        emu_vc_join(w->cluster, w->core->fence_avc, w->avc);
+        w->vc[w->agent]++;
+    }
+    if (in->mod[0] == EMU_FENCE_MBARRIER_INIT) w->core->fence_vc[w->core->init_agent] = w->core->init_clock;
     if (in->mod[0] == EMU_FENCE_MBARRIER_INIT || in->mod[0] == EMU_FENCE_PROXY_ASYNC) {
         EmuCtaCore *cc = w->cta->core;
         for (uint32_t i = 0; i < cc->n_mbars; i++)

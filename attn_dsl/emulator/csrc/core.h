@@ -45,8 +45,9 @@ typedef struct EmuWarpCore {
     int32_t *pending_slots[2];          /* slots pending in EMU_Q_TLD, EMU_Q_WGMMA */
     uint32_t n_pending[2];
     EmuAsync *head[EMU_N_QUEUES], *tail[EMU_N_QUEUES];
-    uint32_t bar_count; /* threads announced to setmaxnreg */
     uint32_t max_regs;
+    uint32_t init_agent, init_clock; /* mbarrier.init: fence.mbarrier_init releases these alone */
+    uint32_t *fence_vc, *fence_avc;  /* what a later relaxed arrive releases */
     uint8_t *local;     /* 32 x local_bytes */
     uint32_t cluster_arrived, cluster_phase; /* lanes that have arrived in the open phase; phases waited for */
 } EmuWarpCore;
@@ -77,7 +78,7 @@ typedef struct EmuCtaCore {
 } EmuCtaCore;
 
 typedef struct EmuAgentInfo {
-    uint8_t kind; /* 0 warp, 1 + queue, 8 mbarrier */
+    uint8_t kind; /* 0 warp, 1 + queue, 8 mbarrier, 9 mbarrier.init of a warp */
     uint32_t rank, warp, off;
     uint32_t lines[16]; /* instruction lines of the last clocks */
 } EmuAgentInfo;
@@ -121,6 +122,8 @@ typedef struct EmuLaunchCore {
     char *print;
     uint64_t print_len, print_cap;
     uint64_t smem_window; /* bytes allocated per CTA */
+    EmuMbarUse *uses;     /* EMU_MAX_USES, hashed by (line, mbarrier); NULL without the trace option */
+    uint8_t *executed;    /* by instruction, with the trace option */
 } EmuLaunchCore;
 
 typedef struct EmuHandle { /* what Python holds */
@@ -131,7 +134,10 @@ typedef struct EmuHandle { /* what Python holds */
     uint32_t n_roles;
     char *print;
     uint64_t print_len;
+    EmuMbarUse *uses;
+    uint8_t *executed;
 } EmuHandle;
+#define EMU_MAX_USES 4096
 
 /* program.c */
 EmuHandler emu_handler_find(const char *name, int checked);
@@ -154,6 +160,7 @@ static inline EmuSplit *emu_split(EmuWarp *w) { return &w->core->split[w->core->
 uint32_t emu_agent_new(EmuCluster *c, int kind, uint32_t rank, uint32_t warp, uint32_t off);
 void emu_vc_join(EmuCluster *c, uint32_t *dst, const uint32_t *src);
 void emu_release(EmuWarp *w, uint32_t *vc, uint32_t *avc); /* publish and open a new interval of this warp */
+void emu_release_fenced(EmuWarp *w, uint32_t *vc, uint32_t *avc); /* a relaxed arrive: only what a fence has released */
 void emu_acquire(EmuWarp *w, const uint32_t *vc, const uint32_t *avc);
 int emu_ordered(const EmuActor *a, uint32_t epoch);
 void emu_agent_name(EmuCluster *c, uint32_t epoch, char *out, size_t size);
@@ -163,6 +170,7 @@ int emu_async_step(EmuCluster *c);
 void emu_async_free_all(EmuCluster *c);
 /* mbarrier.c */
 EmuMbar *emu_mbar_at(EmuCta *cta, uint32_t off);
+void emu_trace_mbar(EmuWarp *w, const EmuInstr *in, EmuCta *cta, EmuMbar *m, int wait);
 void emu_cta_end_checks(EmuCta *cta);
 /* barrier.c */
 void emu_barrier_exit(EmuWarp *w);

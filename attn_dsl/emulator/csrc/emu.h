@@ -142,6 +142,7 @@ struct EmuLaunch { /* read-only for engines except through functions */
     uint8_t *params;
     int checks; /* findings on */
     int late;   /* complete asynchronous work as late as legal, poison until then */
+    int exact;  /* MMA arithmetic as tensor cores do it, bit by bit (aligned.h); else f32 */
     struct EmuLaunchCore *core;
 };
 
@@ -180,7 +181,13 @@ enum { EMU_USE_VALUE = 0, EMU_USE_ADDRESS = 1, EMU_USE_BRANCH = 2, EMU_USE_STORE
  * of `exec` nobody wrote when `use` is not EMU_USE_VALUE. Returns the lanes that hold values. Cheap when all is well. */
 uint32_t emu_src_check(EmuWarp *w, const EmuInstr *in, int32_t reg, uint32_t n, uint32_t exec, int use);
 /* Before writing n slots: reports a register that asynchronous work still uses. */
-void emu_dst_begin(EmuWarp *w, const EmuInstr *in, int32_t reg, uint32_t n, uint32_t exec);
+void emu_dst_touch(EmuWarp *w, const EmuInstr *in, int32_t reg);
+static inline void emu_dst_begin(EmuWarp *w, const EmuInstr *in, int32_t reg, uint32_t n, uint32_t exec)
+{
+    (void)exec;
+    for (uint32_t i = 0; i < n; i++)
+        if (__builtin_expect(w->rstate[reg + i].epoch == EMU_PENDING, 0)) emu_dst_touch(w, in, reg + (int32_t)i);
+}
 /* After writing: lanes `valid` of `exec` hold values now. */
 static inline void emu_dst_done(EmuWarp *w, int32_t reg, uint32_t n, uint32_t exec, uint32_t valid)
 {

@@ -32,13 +32,14 @@ typedef struct EmuOptions {
     uint32_t collect;  /* collect findings and go on, instead of stopping at the first */
     uint32_t late;
     uint32_t threads;  /* worker threads; 0: one per core */
+    uint32_t trace;    /* record which instruction used which mbarrier */
     uint64_t seed;     /* 0: round-robin schedule, else random */
     uint64_t budget;   /* warp-instructions per launch; 0: no limit */
 } EmuOptions;
 
 typedef struct EmuFinding {
     uint32_t kind; /* EMU_FIND_* */
-    uint32_t line, pc;
+    uint32_t line, site, pc;
     uint32_t warp, lanes;
     uint32_t ctaid[3];
     uint64_t times; /* how often it happened */
@@ -66,6 +67,17 @@ EMU_API int emu_finding_get(void *program, uint32_t i, EmuFinding *out);
 EMU_API int emu_counts_get(void *program, uint32_t role, uint64_t *classes /* EMU_N_CLASSES */, uint64_t *engines /* EMU_N_ENGINES */);
 /* Text of vprintf calls of the last launch; returns its length, copies at most size bytes. */
 EMU_API uint64_t emu_printf_get(void *program, char *out, uint64_t size);
+/* With the trace option: mbarrier uses of the last launch, one for each (instruction, mbarrier). Phases count from 1.
+ * Arrivals: `phase` is the first phase an arrival counted for. Waits: `depended` of them passed because a phase had
+ * completed (not because the barrier was fresh), `phase` is the last of those. Returns how many entries there are. */
+typedef struct EmuMbarUse {
+    uint32_t line, off, cta; /* cta: linear index in the grid */
+    uint32_t phase;
+    uint64_t executed, depended;
+} EmuMbarUse;
+EMU_API uint32_t emu_mbar_uses_get(void *program, EmuMbarUse *out, uint32_t max);
+/* With the trace option: 1 for every instruction of the program that was executed in the last launch, n_instr bytes. */
+EMU_API void emu_executed_get(void *program, uint8_t *out);
 /* Names of all handlers, separated by newlines (for the test that the opcode table names only real ones). */
 EMU_API const char *emu_handler_names(void);
 #endif

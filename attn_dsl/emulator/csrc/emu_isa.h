@@ -53,7 +53,8 @@ typedef struct EmuInstrImage {
 enum {
     EMU_F_ALIGNED = 1,    /* .aligned: every live lane of the warp must be here together */
     EMU_F_COLLECTIVE = 2, /* last operand is a member mask: lanes named there must rendezvous (shfl, vote, elect, ...) */
-    EMU_F_UNIFORM = 4     /* bra.uni: all active lanes agree */
+    EMU_F_UNIFORM = 4,    /* bra.uni: all active lanes agree */
+    EMU_F_TRACE = 8       /* set by a launch with the trace option: note that it was executed */
 };
 
 /* Counter classes. */

@@ -14,12 +14,24 @@ static int fatal(int kind)
            kind == EMU_FIND_DESCRIPTOR || kind == EMU_FIND_TENSORMAP || kind == EMU_FIND_TMEM_ALLOC;
 }
 
+/* One missing wait or fence shows at every access of the block behind it: these count as one, the first is shown. */
+static int same_mistake(const EmuFinding *a, const EmuFinding *b)
+{
+    if (a->kind != b->kind) return 0;
+    switch (a->kind) {
+    case EMU_FIND_PROXY_FENCE: case EMU_FIND_TCGEN05_ORDER: case EMU_FIND_WGMMA_ORDER: case EMU_FIND_RACE_SHARED:
+    case EMU_FIND_RACE_TMEM: case EMU_FIND_UNINIT_SHARED: case EMU_FIND_UNINIT_TMEM:
+        return a->site == b->site && (a->line == 0) == (b->line == 0);
+    default: return a->line == b->line;
+    }
+}
+
 int emu_find(EmuWarp *w, const EmuInstr *in, int kind, const char *fmt, ...)
 {
     EmuLaunchCore *lc = w->launch->core;
     EmuFindings *f = lc->findings;
     if (!w->launch->checks && !fatal(kind)) return EMU_NEXT;
-    EmuFinding x = {.kind = (uint32_t)kind, .line = in ? in->line : 0, .pc = w->pc, .warp = w->index, .lanes = w->active, .times = 1};
+    EmuFinding x = {.kind = (uint32_t)kind, .line = in ? in->line : 0, .site = in ? in->site : 0, .pc = w->pc, .warp = w->index, .lanes = w->active, .times = 1};
     memcpy(x.ctaid, w->cta->ctaid, sizeof(x.ctaid));
     va_list ap;
     va_start(ap, fmt);
@@ -27,7 +39,7 @@ int emu_find(EmuWarp *w, const EmuInstr *in, int kind, const char *fmt, ...)
     va_end(ap);
     pthread_mutex_lock(&f->lock);
     uint32_t i = 0;
-    while (i < f->n && !(f->items[i].kind == x.kind && f->items[i].line == x.line)) i++;
+    while (i < f->n && !same_mistake(&f->items[i], &x)) i++;
     if (i < f->n) {
         f->items[i].times++;
     } else {

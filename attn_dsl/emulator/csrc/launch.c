@@ -27,7 +27,7 @@ int emu_cluster_init(EmuCluster *c, EmuLaunch *l)
     c->core = xalloc(sizeof(EmuClusterCore));
     EmuClusterCore *cc = c->core;
     cc->n_warps = warps * c->n_ctas;
-    cc->cap_agents = 1 + cc->n_warps * (1 + EMU_N_QUEUES) + c->n_ctas * 256;
+    cc->cap_agents = 1 + cc->n_warps * (2 + EMU_N_QUEUES) + c->n_ctas * 256;
     if (cc->cap_agents > EMU_MAX_AGENTS - 1) cc->cap_agents = EMU_MAX_AGENTS - 1;
     cc->agents = xalloc(cc->cap_agents * sizeof(EmuAgentInfo));
     cc->order = xalloc(cc->n_warps * sizeof(EmuWarp *));
@@ -75,6 +75,8 @@ int emu_cluster_init(EmuCluster *c, EmuLaunch *l)
             w->vc = xalloc(cc->cap_agents * 4);
             w->avc = xalloc(cc->cap_agents * 4);
             w->core = xalloc(sizeof(EmuWarpCore));
+            w->core->fence_vc = xalloc(cc->cap_agents * 4);
+            w->core->fence_avc = xalloc(cc->cap_agents * 4);
             w->core->pending = xalloc(prog->n_slots * sizeof(EmuPending));
             w->core->pending_slots[0] = xalloc(prog->n_slots * 4);
             w->core->pending_slots[1] = xalloc(prog->n_slots * 4);
@@ -148,6 +150,9 @@ void emu_cluster_start(EmuCluster *c, uint64_t linear)
             memset(w->group_count, 0, sizeof(w->group_count));
             memset(w->vc, 0, cc->cap_agents * 4);
             memset(w->avc, 0, cc->cap_agents * 4);
+            memset(w->core->fence_vc, 0, cc->cap_agents * 4);
+            memset(w->core->fence_avc, 0, cc->cap_agents * 4);
+            w->core->init_agent = w->core->init_clock = 0;
             w->vc[w->agent] = 1;
             memset(w->rstate, 0, w->prog->n_slots * sizeof(EmuRegState));
             memset(w->pvalid, 0, w->prog->n_preds * 4);
@@ -202,7 +207,7 @@ void emu_cluster_free(EmuCluster *c)
         for (uint32_t i = 0; i < t->n_warps; i++) {
             EmuWarp *w = &t->warps[i];
             free(w->regs), free(w->rstate), free(w->preds), free(w->pvalid), free(w->vc), free(w->avc);
-            free(w->core->pending), free(w->core->pending_slots[0]), free(w->core->pending_slots[1]), free(w->core->local);
+            free(w->core->fence_vc), free(w->core->fence_avc), free(w->core->pending), free(w->core->pending_slots[0]), free(w->core->pending_slots[1]), free(w->core->local);
             for (int q = 0; q < EMU_N_QUEUES; q++) free(w->group_clock[q]);
             free(w->core);
         }
@@ -343,12 +348,18 @@ EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params,
     h->findings.n = 0;
     lc.n_roles = (uint32_t)((threads + 31) / 32);
     free(h->counts);
+    free(h->uses);
+    lc.uses = h->uses = opt->trace ? calloc(EMU_MAX_USES, sizeof(EmuMbarUse)) : NULL;
+    free(h->executed);
+    lc.executed = h->executed = opt->trace ? calloc(p->n_instr + 1, 1) : NULL;
     lc.counts = h->counts = calloc(lc.n_roles, (EMU_N_CLASSES + EMU_N_ENGINES) * 8);
     h->n_roles = lc.n_roles;
     pthread_mutex_init(&lc.lock, NULL);
     int checked = l.checks || l.late;
-    for (uint32_t i = 0; i < p->n_instr; i++)
+    for (uint32_t i = 0; i < p->n_instr; i++) {
         p->code[i].fn = checked ? p->checked[p->handler_of[i]] : p->fast[p->handler_of[i]];
+        p->code[i].flags = (uint8_t)((p->code[i].flags & ~EMU_F_TRACE) | (opt->trace ? EMU_F_TRACE : 0));
+    }
     uint64_t n_threads = opt->threads ? opt->threads : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (n_threads > lc.n_clusters) n_threads = lc.n_clusters;
     if (n_threads > 256) n_threads = 256;
@@ -393,6 +404,24 @@ EMU_API int emu_counts_get(void *program, uint32_t role, uint64_t *classes, uint
     memcpy(classes, p, EMU_N_CLASSES * 8);
     memcpy(engines, p + EMU_N_CLASSES, EMU_N_ENGINES * 8);
     return 0;
+}
+
+EMU_API void emu_executed_get(void *program, uint8_t *out)
+{
+    EmuHandle *h = program;
+    if (h->executed) memcpy(out, h->executed, h->prog.n_instr);
+}
+
+EMU_API uint32_t emu_mbar_uses_get(void *program, EmuMbarUse *out, uint32_t max)
+{
+    EmuHandle *h = program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; h->uses && i < EMU_MAX_USES; i++) {
+        if (!h->uses[i].executed) continue;
+        if (n < max) out[n] = h->uses[i];
+        n++;
+    }
+    return n;
 }
 
 EMU_API uint64_t emu_printf_get(void *program, char *out, uint64_t size)

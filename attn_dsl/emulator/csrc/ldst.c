@@ -82,7 +82,7 @@ static int shared_run(EmuWarp *w, const EmuInstr *in, const EmuOperand *o, uint3
     uint32_t total = step ? 32 * size : size;
     EmuCta *cta = emu_shared(w, in, a[0] + (uint32_t)o->off, total, size, 1, &off);
     if (!cta) return -1;
-    if (write ? emu_smem_write(actor, cta, off, total) : emu_smem_read(actor, cta, off, total)) return -1;
+    if (w->launch->checks && (write ? emu_smem_write(actor, cta, off, total) : emu_smem_read(actor, cta, off, total))) return -1;
     for (uint32_t l = 0; l < 32; l++) p[l] = cta->smem + off + l * step;
     return 1;
 }

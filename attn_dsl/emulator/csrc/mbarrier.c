@@ -42,6 +42,27 @@ static EmuMbar *mbar_make(EmuWarp *w, EmuCta *cta, uint32_t off)
     return m;
 }
 
+void emu_trace_mbar(EmuWarp *w, const EmuInstr *in, EmuCta *cta, EmuMbar *m, int wait)
+{
+    EmuLaunchCore *lc = w->launch->core;
+    if (EMU_LIKELY(!lc->uses) || !in) return;
+    const uint32_t *g = w->launch->grid;
+    uint32_t linear = cta->ctaid[0] + g[0] * (cta->ctaid[1] + g[1] * cta->ctaid[2]), tries = 0;
+    uint32_t phase = (uint32_t)m->completed + !wait;
+    uint32_t i = (in->line * 2654435761u ^ m->off * 40503u ^ linear * 7919u) % EMU_MAX_USES;
+    pthread_mutex_lock(&lc->lock);
+    EmuMbarUse *u = &lc->uses[i];
+    while (u->executed && (u->line != in->line || u->off != m->off || u->cta != linear) && ++tries < EMU_MAX_USES) {
+        i = (i + 1) % EMU_MAX_USES;
+        u = &lc->uses[i];
+    }
+    if (!u->executed) *u = (EmuMbarUse){.line = in->line, .off = m->off, .cta = linear, .phase = phase};
+    u->executed++;
+    u->depended += wait && m->completed;
+    if (wait ? phase > u->phase : phase < u->phase) u->phase = phase;
+    pthread_mutex_unlock(&lc->lock);
+}
+
 /* The object an instruction names; reports one that is not initialised, or whose initialisation this warp has not seen. */
 static EmuMbar *find(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t off, int async)
 {
@@ -101,6 +122,7 @@ static void complete_if_done(EmuWarp *w, const EmuInstr *in, EmuCta *cta, EmuMba
 
 static int arrive(EmuWarp *w, const EmuInstr *in, EmuCta *cta, EmuMbar *m, uint32_t n)
 {
+    emu_trace_mbar(w, in, cta, m, 0);
     if (EMU_UNLIKELY(n > m->pending)) {
         if (emu_find(w, in, EMU_FIND_MBAR_OVER_ARRIVAL,
                      "%u arrivals at the mbarrier at 0x%x of CTA rank %u, which expects only %u more in this phase (%u in all)", n,
@@ -144,16 +166,17 @@ void emu_mbar_inc_pending(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t 
     if (m) m->pending++;
 }
 
-/* At the end of a CTA: transaction bytes must balance, and no bulk store may still read its shared memory. */
+/* At the end of a CTA: no bytes may have come that nobody announced (announced bytes that never come only matter to who
+ * waits for them, and then they are a deadlock), and no bulk store may still read its shared memory. */
 void emu_cta_end_checks(EmuCta *cta)
 {
     EmuCtaCore *cc = cta->core;
     for (uint32_t i = 0; i < cc->n_mbars; i++) {
         EmuMbar *m = cc->mbars[i];
-        if (m->live && m->tx)
+        if (m->live && m->tx < 0)
             emu_find(&cta->warps[0], NULL, EMU_FIND_MBAR_TX,
-                     "the kernel ends with %lld transaction bytes %s at the mbarrier at 0x%x", (long long)(m->tx < 0 ? -m->tx : m->tx),
-                     m->tx > 0 ? "expected but never delivered" : "delivered but never expected", m->off);
+                     "the kernel ends with %lld transaction bytes delivered but never expected at the mbarrier at 0x%x",
+                     (long long)-m->tx, m->off);
     }
     for (uint32_t i = 0; i < cta->n_warps; i++) {
         EmuWarp *w = &cta->warps[i];
@@ -205,8 +228,11 @@ static int emu_h_mbar_init(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         b->expected = b->pending = n;
         b->tx = 0;
         b->completed = b->arrivals = 0;
-        b->init_epoch = a.epoch;
+        if (!w->core->init_agent) w->core->init_agent = emu_agent_new(w->cluster, 9, w->cta->rank, w->index, 0);
+        b->init_epoch = EMU_EPOCH(w->core->init_agent, ++w->core->init_clock);
+        if (w->launch->checks) w->vc[w->core->init_agent] = w->core->init_clock;
         b->init_warp = w->index;
+        emu_trace_mbar(w, in, cta, b, 0);
         memset(cta->smem + off, 0xA5, 8);
     }
     return EMU_NEXT;
@@ -264,6 +290,8 @@ static int emu_h_mbar_arrive(EmuWarp *w, const EmuInstr *in, uint32_t exec)
             emu_vc_join(w->cluster, b->vc, w->vc);
             emu_vc_join(w->cluster, b->avc, w->avc);
             released = 1;
+        } else {
+            emu_release_fenced(w, b->vc, b->avc);
         }
         if (flags & ARR_DROP) {
             if (b->expected < n && emu_find(w, in, EMU_FIND_MBAR_OVER_ARRIVAL, "arrive_drop below zero at 0x%x", off)) return EMU_STOP;
@@ -325,6 +353,7 @@ static int emu_h_mbar_try_wait(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         if (!b) return EMU_STOP;
         uint32_t done = b->phase != (parity & 1) || (resumed && off == (uint32_t)(s->object & 0xFFFFFF));
         if (done) {
+            emu_trace_mbar(w, in, cta, b, 1);
             if (!in->mod[2]) emu_acquire(w, b->vc, b->avc);
         } else if (!waiting) {
             waiting = b;

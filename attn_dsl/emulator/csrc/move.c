@@ -19,9 +19,54 @@ LANE_HEAD(mov_b128)
 }
 LANE_HANDLERS(mov_b128)
 
+/* {low, high} -> 64 bits, the common case. */
+static inline __attribute__((always_inline)) int pack_pair(EmuWarp *w, const EmuInstr *in, uint32_t exec, int checked)
+{
+    int32_t lo = emu_vec(w, &in->op[1], 0), hi = emu_vec(w, &in->op[1], 1);
+    uint32_t valid = 0xFFFFFFFFu;
+    if (checked) {
+        if (lo >= 0) valid = w->rstate[lo].valid;
+        if (hi >= 0) valid &= w->rstate[hi].valid;
+        if (EMU_UNLIKELY((valid & exec) != exec))
+            valid = emu_src_check(w, in, lo, 1, exec, EMU_USE_VALUE) & emu_src_check(w, in, hi, 1, exec, EMU_USE_VALUE);
+        emu_dst_begin(w, in, in->op[0].reg, 2, exec);
+    }
+    const uint32_t *A = emu_reg(w, lo, 0), *B = emu_reg(w, hi, 0);
+    uint32_t *D = emu_dst(w, in->op[0].reg, 0);
+    LANE_LOOP({
+        uint32_t a = A[l], b = B[l];
+        D[l] = a;
+        D[32 + l] = b;
+    })
+    LANE_TAIL(2)
+}
+
+static inline __attribute__((always_inline)) int unpack_pair(EmuWarp *w, const EmuInstr *in, uint32_t exec, int checked)
+{
+    int32_t lo = emu_vec(w, &in->op[0], 0), hi = emu_vec(w, &in->op[0], 1);
+    uint32_t valid = checked ? lane_src(w, in, 1, 2, exec) : 0xFFFFFFFFu;
+    if (checked) {
+        emu_dst_begin(w, in, lo, 1, exec);
+        emu_dst_begin(w, in, hi, 1, exec);
+    }
+    const uint32_t *A = emu_reg(w, in->op[1].reg, 0), *B = emu_reg(w, in->op[1].reg, 1);
+    uint32_t *D = emu_dst(w, lo, 0), *E = emu_dst(w, hi, 0);
+    LANE_LOOP({
+        uint32_t a = A[l], b = B[l];
+        D[l] = a;
+        E[l] = b;
+    })
+    if (checked) {
+        emu_dst_done(w, lo, 1, exec, valid);
+        emu_dst_done(w, hi, 1, exec, valid);
+    }
+    return EMU_NEXT;
+}
+
 /* Elements are gathered before anything is written: source and destination slots may overlap. */
 LANE_HEAD(mov_pack)
 {
+    if (in->mod[0] == 32 && in->mod[1] == 64) return pack_pair(w, in, exec, checked);
     uint32_t bits = in->mod[0], total = in->mod[1], n = total / bits, valid = 0xFFFFFFFFu, t[4][32];
     uint32_t slots = total > 32 ? total / 32 : 1, words = bits > 32 ? bits / 32 : 1;
     for (uint32_t i = 0; checked && i < n; i++) {
@@ -51,6 +96,8 @@ LANE_HANDLERS(mov_pack)
 
 LANE_HEAD(mov_unpack)
 {
+    if (in->mod[0] == 32 && in->mod[1] == 64 && emu_vec(w, &in->op[0], 0) >= 0 && emu_vec(w, &in->op[0], 1) >= 0)
+        return unpack_pair(w, in, exec, checked);
     uint32_t bits = in->mod[0], total = in->mod[1], n = total / bits, t[4][32];
     uint32_t slots = total > 32 ? total / 32 : 1, words = bits > 32 ? bits / 32 : 1;
     uint32_t valid = checked ? lane_src(w, in, 1, slots, exec) : 0xFFFFFFFFu;

@@ -110,5 +110,7 @@ EMU_API void emu_program_free(void *program)
     free(h->findings.items);
     free(h->counts);
     free(h->print);
+    free(h->uses);
+    free(h->executed);
     free(h);
 }

@@ -59,6 +59,13 @@ void emu_release(EmuWarp *w, uint32_t *vc, uint32_t *avc)
     w->vc[w->agent]++;
 }
 
+void emu_release_fenced(EmuWarp *w, uint32_t *vc, uint32_t *avc)
+{
+    if (!w->launch->checks) return;
+    emu_vc_join(w->cluster, vc, w->core->fence_vc);
+    emu_vc_join(w->cluster, avc, w->core->fence_avc);
+}
+
 void emu_acquire(EmuWarp *w, const uint32_t *vc, const uint32_t *avc)
 {
     if (!w->launch->checks) return;
