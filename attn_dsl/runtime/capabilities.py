@@ -10,6 +10,9 @@ from ..spec.model import AlignKind, AttentionSpec, DType, Lengths, Role
 TARGETS = ("reference", "sm90", "sm100")
 YES = "yes"
 NO_BACKEND = "no kernel backend in this version"
+NO_PAGING = "no paging in this version"
+DENSE_ONLY = "sequences fill their axis in this version"
+HALVES_ONLY = "q, k and v are f16 or bf16 in this version"
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Feature:
     name: str
     needed: Callable[[AttentionSpec], bool]
     reference: str = YES
-    sm90: str = NO_BACKEND
+    sm90: str = YES
     sm100: str = NO_BACKEND
 
     def on(self, target: str) -> str:
@@ -29,7 +32,8 @@ class Feature:
 
 def _dtype(dtype: DType) -> Feature:
     operands = ("q", "k", "v")
-    return Feature(f"{dtype} q, k, v", lambda spec: any(spec.tensor(name).dtype is dtype for name in operands))
+    needed = lambda spec: any(spec.tensor(name).dtype is dtype for name in operands)  # noqa: E731
+    return Feature(f"{dtype} q, k, v", needed, sm90=YES if dtype in (DType.F16, DType.BF16) else HALVES_ONLY)
 
 
 def _lengths(spec: AttentionSpec) -> tuple[Lengths, Lengths]:
@@ -38,7 +42,8 @@ def _lengths(spec: AttentionSpec) -> tuple[Lengths, Lengths]:
 
 FEATURES = (
     Feature("forward", lambda spec: True),
-    Feature("backward", lambda spec: False),  # asked for by autograd at a call, not by a spec
+    # asked for by autograd at a call, not by a spec
+    Feature("backward", lambda spec: False, sm90="forward only in this version"),
     Feature("LSE as an output", lambda spec: spec.lse is not None),
     *(_dtype(dtype) for dtype in (DType.F32, DType.F16, DType.BF16, DType.E4M3, DType.E5M2)),
     Feature("masks", lambda spec: spec.mask.op != "const"),
@@ -49,13 +54,17 @@ FEATURES = (
     Feature("parameters per head or batch", lambda spec: any(param.per for param in spec.params)),
     Feature("grouped heads", lambda spec: spec.kv_heads_axis == "kv_heads"),
     Feature("separate dim_v", lambda spec: spec.dim_v_axis == "dim_v"),
-    Feature("packed sequences (cu_seqlens)", lambda spec: any(side.cu_seqlens for side in _lengths(spec))),
-    Feature("used lengths", lambda spec: any(side.used for side in _lengths(spec))),
-    Feature("left padding", lambda spec: any(side.left_pad for side in _lengths(spec))),
+    Feature(
+        "packed sequences (cu_seqlens)", lambda spec: any(side.cu_seqlens for side in _lengths(spec)), sm90=DENSE_ONLY
+    ),
+    Feature("used lengths", lambda spec: any(side.used for side in _lengths(spec)), sm90=DENSE_ONLY),
+    Feature("left padding", lambda spec: any(side.left_pad for side in _lengths(spec)), sm90=DENSE_ONLY),
     Feature("query offsets", lambda spec: spec.align.kind is AlignKind.OFFSET),
-    Feature("paged K/V (table)", lambda spec: spec.paging is not None and spec.paging.table is not None),
-    Feature("paged K/V (CSR)", lambda spec: spec.paging is not None and spec.paging.indptr is not None),
-    Feature("views and joint K/V pools", lambda spec: bool(spec.views)),
+    Feature(
+        "paged K/V (table)", lambda spec: spec.paging is not None and spec.paging.table is not None, sm90=NO_PAGING
+    ),
+    Feature("paged K/V (CSR)", lambda spec: spec.paging is not None and spec.paging.indptr is not None, sm90=NO_PAGING),
+    Feature("views and joint K/V pools", lambda spec: bool(spec.views), sm90="no views in this version"),
     Feature("sinks", lambda spec: spec.sink is not None),
     Feature("base-2 LSE", lambda spec: spec.lse_base == "2"),
 )

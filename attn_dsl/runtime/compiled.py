@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,13 +18,34 @@ from .dtypes import TORCH_DTYPES
 from .outputs import check_buffer
 
 
+class Backend(Protocol):
+    """What computes a bound call on a target."""
+
+    def __call__(self, call: Call, out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
+        """o and lse, dense unless they are the buffers `out` and `lse`, which are then written."""
+
+
+@dataclass(frozen=True)
+class ReferenceBackend:
+    """PyTorch on any device."""
+
+    precision: str  # of the arithmetic: "float32" or "float64"
+
+    def __call__(self, call: Call, out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
+        spec = call.spec
+        o_value, lse_value = reference.attention(spec, call.tensors, call.params, precision=self.precision)
+        o_value, lse_value = o_value.to(TORCH_DTYPES[spec.output.dtype]), lse_value.to(torch.float32)
+        o_value = o_value.contiguous() if out is None else out.copy_(o_value)
+        return o_value, lse_value.contiguous() if lse is None else lse.copy_(lse_value)
+
+
 @dataclass(frozen=True, repr=False)
 class CompiledAttention:
     """A spec on a target. Made by `attn_dsl.compile`; calling it never changes it."""
 
     spec: AttentionSpec
-    target: str  # "reference"
-    precision: str = "float32"  # of the reference's arithmetic: "float32" or "float64"
+    target: str  # as given to `attn_dsl.compile`
+    backend: Backend
 
     def __call__(
         self,
@@ -48,13 +69,11 @@ class CompiledAttention:
 
         Raises:
             CallError: everything that does not fit the spec, in one error (E270 to E279, E243, E249).
+            UnsupportedError, PlanError: what the target cannot do for this call (E281, E282, E29x).
         """
         call = bind(self.spec, args, kwargs, debug)
         self._check_buffers(call, out, lse)
-        o_value, lse_value = reference.attention(self.spec, call.tensors, call.params, precision=self.precision)
-        o_value, lse_value = o_value.to(TORCH_DTYPES[self.spec.output.dtype]), lse_value.to(torch.float32)
-        o_value = o_value.contiguous() if out is None else out.copy_(o_value)
-        lse_value = lse_value.contiguous() if lse is None else lse.copy_(lse_value)
+        o_value, lse_value = self.backend(call, out, lse)
         if return_lse is None:
             return_lse = self.spec.lse is not None or lse is not None
         return (o_value, lse_value) if return_lse else o_value

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..diagnostics import Diagnostic, UnsupportedError, did_you_mean
 from ..spec.model import AttentionSpec
 from .capabilities import NO_BACKEND, TARGETS, missing_features
-from .compiled import CompiledAttention
+from .compiled import CompiledAttention, ReferenceBackend
+from .sm90 import Sm90Kernels, refused
 
 _PRECISIONS = {"reference": "float32", "reference-f64": "float64"}  # one target in two precisions
 _WAY_OUT = "target='reference' runs every spec, on CPU and on CUDA tensors"
@@ -17,16 +18,20 @@ def compile_for(spec: AttentionSpec, target: str = "auto") -> CompiledAttention:
     Raises UnsupportedError: E280 for an unknown target, E281 for what the target cannot do.
     """
     if target == "auto":
-        target = "reference"  # the only backend of this version
+        target = "reference"  # the one backend that takes tensors of every device and gradients
     if target in _PRECISIONS:
-        return CompiledAttention(spec, target, _PRECISIONS[target])
+        return CompiledAttention(spec, target, ReferenceBackend(_PRECISIONS[target]))
     if target not in TARGETS:
         known = ("auto", *_PRECISIONS, *(name for name in TARGETS if name not in _PRECISIONS))
         raise UnsupportedError.of("E280", f"there is no target '{target}'", hint=did_you_mean(target, known))
     missing = missing_features(spec, target)
     if any(feature.name == "forward" for feature in missing):
         raise UnsupportedError.of("E281", f"target '{target}' has {NO_BACKEND} of attn-dsl", hint=_WAY_OUT)
-    raise UnsupportedError(
+    problems = [
         Diagnostic("E281", f"target '{target}' cannot do {feature.name}: {feature.on(target)}", hint=_WAY_OUT)
         for feature in missing
-    )
+    ]
+    problems = problems or list(refused(spec))
+    if problems:
+        raise UnsupportedError(problems)
+    return CompiledAttention(spec, target, Sm90Kernels(spec))

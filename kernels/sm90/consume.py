@@ -1,0 +1,203 @@
+"""A consumer warpgroup: 64 rows of queries against every visited tile of keys.
+
+The product of weights and values of one tile runs while the warpgroup takes the softmax of the next tile. Warpgroups
+take turns in issuing products, so that one's softmax runs beside another's products (FlashAttention-3, arXiv
+2407.08608, sections 3.1 and 3.2). Weights stay in registers: the accumulator layout of one product is the operand
+layout of the next (PTX ISA, `wgmma.mma_async`, register fragments).
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, const_expr, pipeline
+from cutlass.cute.nvgpu import warpgroup
+
+from attn_dsl.kernels.common.fragment import Fragment
+from attn_dsl.kernels.common.masks import mask_scores
+from attn_dsl.kernels.common.scores import score_scores
+from attn_dsl.kernels.common.softmax import LOG2_E, finish_softmax, online_softmax
+from attn_dsl.kernels.common.tiles import tile_bounds
+from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
+from attn_dsl.kernels.sm90.load import Values
+
+ROWS_PER_THREAD = 2  # of a 64-row wgmma accumulator: lane // 4 and 8 below
+ROW_STEP = 8
+COLUMNS_PER_STEP = 2  # neighbouring columns a lane holds of every 8
+
+
+def multiply(
+    tiled_mma: cute.TiledMma, accumulator: cute.Tensor, a: cute.Tensor, b: cute.Tensor, accumulate: bool
+) -> None:
+    """Issues accumulator (+)= a @ b as one group of wgmma; `a` and `b` have their k blocks in mode 2."""
+    warpgroup.fence()
+    # an atom of its own: the accumulate flag is part of the value and must not cross a dynamic loop
+    atom = cute.make_mma_atom(tiled_mma.op)
+    atom.set(warpgroup.Field.ACCUMULATE, accumulate)
+    for block in range(cute.size(a, mode=[2])):
+        cute.gemm(atom, accumulator, a[None, None, block], b[None, None, block], accumulator)
+        atom.set(warpgroup.Field.ACCUMULATE, True)
+    warpgroup.commit_group()
+
+
+def by_row(accumulator: cute.Tensor) -> cute.Tensor:
+    """An accumulator ((2, 2, N / 8), 1, 1) viewed as (2 rows, N / 4 columns)."""
+    steps = cute.size(accumulator) // 4
+    layout = cute.make_layout((ROWS_PER_THREAD, (COLUMNS_PER_STEP, steps)), stride=(2, (1, 4)))
+    return cute.make_tensor(accumulator.iterator, layout)
+
+
+def rescale(accumulator: cute.Tensor, factors: list[Float32]) -> None:
+    """Multiplies each row of an accumulator with its factor."""
+    rows = by_row(accumulator)
+    for row in range(ROWS_PER_THREAD):
+        for column in range(cute.size(rows, mode=[1])):
+            rows[row, column] = rows[row, column] * factors[row]
+
+
+def convert(source: cute.Tensor, target: cute.Tensor) -> None:
+    """Rounds f32 values to 16 bits, two neighbours at a time, in register order."""
+    pairs = cute.size(source) // 2
+    wide = cute.make_tensor(source.iterator, cute.make_layout((2, pairs)))
+    narrow = cute.make_tensor(target.iterator, cute.make_layout((2, pairs)))
+    for pair in range(pairs):
+        narrow[None, pair].store(wide[None, pair].load().to(target.element_type))
+
+
+@cute.jit
+def wait_turn(barriers: cutlass.Constexpr[ForwardBarriers], group: Int32) -> None:
+    """Waits until this warpgroup may issue matrix products."""
+    if const_expr(barriers.turn):
+        cute.arch.barrier(barrier_id=barriers.turn[0].id + group, number_of_threads=barriers.turn[0].threads)
+
+
+@cute.jit
+def pass_turn(barriers: cutlass.Constexpr[ForwardBarriers], group: Int32) -> None:
+    """Lets the next warpgroup issue its matrix products."""
+    if const_expr(barriers.turn):
+        following = group + 1
+        if following == len(barriers.turn):
+            following = Int32(0)
+        cute.arch.barrier_arrive(barrier_id=barriers.turn[0].id + following, number_of_threads=barriers.turn[0].threads)
+
+
+@cute.jit
+def attend(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    fragment: cutlass.Constexpr,
+    scores: cute.Tensor,
+    tile: Int32,
+    scale: Float32,
+    row_max: cute.Tensor,
+    row_sum: cute.Tensor,
+    masked: cutlass.Constexpr[bool],
+    first: cutlass.Constexpr[bool],
+) -> list[Float32]:
+    """Scores of one tile to weights, in place; returns the factors of what was accumulated before."""
+    viewed = by_row(scores)
+    score_scores(plan, scope.fresh(), fragment, viewed, tile, scale)
+    if const_expr(masked):
+        mask_scores(plan, scope.fresh(), fragment, viewed, tile)
+    to_log2 = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
+    return online_softmax(viewed, row_max, row_sum, to_log2, first)
+
+
+@cute.jit
+def consume_tiles(
+    plan: cutlass.Constexpr,
+    barriers: cutlass.Constexpr[ForwardBarriers],
+    scope: cutlass.Constexpr,
+    products: Values,
+    shared: Values,
+    pipes: Values,
+    thread: Int32,
+    first_row: Int32,
+    last_row: Int32,
+) -> tuple[cute.Tensor, list[Float32], tuple[Int32, ...]]:
+    """(output accumulator, lse in base 2, q_idx) of this thread's rows."""
+    qk, pv = products
+    sQ, sK, sVt = shared
+    q_pipe, k_pipe, v_pipe = pipes
+    group = cute.arch.make_warp_uniform(thread // WARPGROUP)
+    lane = thread % WARPGROUP
+    qk_part = qk.get_slice(group * WARPGROUP)
+    pv_part = pv.get_slice(group * WARPGROUP)
+    queries = qk_part.make_fragment_A(qk_part.partition_A(sQ))
+    keys = qk_part.make_fragment_B(qk_part.partition_B(sK))
+    values = pv_part.make_fragment_B(pv_part.partition_B(sVt))
+    scores = cute.make_rmem_tensor(qk.partition_shape_C((plan.tile_q, plan.tile_k)), Float32)
+    output = cute.make_rmem_tensor(pv.partition_shape_C((plan.tile_q, plan.dim_v_padded)), Float32)
+    weights = pv_part.make_fragment_A(pv.partition_shape_A((plan.tile_q, plan.tile_k)))
+    row_max = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
+    row_sum = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
+    output.fill(0.0)
+    row_max.fill(-Float32.inf)
+    row_sum.fill(0.0)
+
+    own_row = first_row + group * 64 + lane // 32 * 16 + lane % 32 // 4
+    fragment = Fragment(
+        rows=(own_row, own_row + ROW_STEP),
+        width=COLUMNS_PER_STEP,
+        stride=8,
+        count=plan.tile_k // 4,
+        base=lane % 4 * COLUMNS_PER_STEP,
+    )
+    (scale,) = scope.fresh().uniform(plan.scale)
+    bounds = tile_bounds(plan, scope.fresh(), first_row, last_row)
+    last_visited, is_full = bounds.last_visited, bounds.is_full  # an object would be carried by the branches below
+    n = bounds.first
+    if n >= 0:
+        if const_expr(barriers.turn):
+            if group == len(barriers.turn) - 1:
+                pass_turn(barriers, group)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, plan.stages)
+        q_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
+        k_pipe.consumer_wait(state)
+        q_pipe.consumer_wait(q_state)
+        multiply(qk, scores, queries, keys[None, None, None, state.index], False)
+        warpgroup.wait_group(0)
+        k_pipe.consumer_release(state)
+        attend(plan, scope, fragment, scores, n, scale, row_max, row_sum, True, True)
+        convert(scores, weights)
+        n = last_visited(n - 1)
+        while n >= 0:
+            before = state.clone()
+            state.advance()
+            k_pipe.consumer_wait(state)
+            wait_turn(barriers, group)
+            multiply(qk, scores, queries, keys[None, None, None, state.index], False)
+            v_pipe.consumer_wait(before)
+            multiply(pv, output, weights, values[None, None, None, before.index], True)
+            pass_turn(barriers, group)
+            warpgroup.wait_group(1)
+            k_pipe.consumer_release(state)
+            factors = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
+            if is_full(n):
+                found = attend(plan, scope, fragment, scores, n, scale, row_max, row_sum, False, False)
+                for row in cutlass.range_constexpr(ROWS_PER_THREAD):
+                    factors[row] = found[row]
+            else:
+                found = attend(plan, scope, fragment, scores, n, scale, row_max, row_sum, True, False)
+                for row in cutlass.range_constexpr(ROWS_PER_THREAD):
+                    factors[row] = found[row]
+            warpgroup.wait_group(0)
+            v_pipe.consumer_release(before)
+            convert(scores, weights)
+            rescale(output, [factors[row] for row in range(ROWS_PER_THREAD)])
+            n = last_visited(n - 1)
+        v_pipe.consumer_wait(state)
+        multiply(pv, output, weights, values[None, None, None, state.index], True)
+        warpgroup.wait_group(0)
+        v_pipe.consumer_release(state)
+
+    sink = None
+    if const_expr(plan.sink is not None):
+        (logit,) = scope.fresh().uniform(plan.sink)
+        sink = logit * LOG2_E
+    to_log2 = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
+    factors, lse = [], []
+    for row in cutlass.range_constexpr(ROWS_PER_THREAD):
+        factor, logarithm = finish_softmax(row_max[row], row_sum[row], to_log2, sink)
+        factors.append(factor)
+        lse.append(logarithm)
+    rescale(output, factors)
+    return output, lse, fragment.rows
