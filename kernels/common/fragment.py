@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attn_dsl.kernels.common.algebra import clamped, smaller
 from cutlass import Int32
+
+from attn_dsl.kernels.common.algebra import clamped, smaller
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, saturated, smaller, widened
-from attn_dsl.lowering.forward import ForwardPlan
 from cutlass import Float32, Int32
 
 from attn_dsl.expr import Expr, children_first
 from attn_dsl.expr.evaluate import method_name
+from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, saturated, smaller, widened
+from attn_dsl.lowering.forward import ForwardPlan
 
 ROW, COLUMN, SCORE = "row", "column", "score"
 NOTHING: frozenset[str] = frozenset()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from cutlass import Float32, Int32
+
 from attn_dsl.kernels.common.algebra import choose, clamped, instruction, larger, smaller
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.leaves import COLUMN, Place, Scope, needs_inside
 from attn_dsl.lowering.forward import ForwardPlan, PiecePlan
-from cutlass import Float32, Int32
 
 WORD = 32  # columns of one keep word
 

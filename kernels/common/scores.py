@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from cutlass import Float32, Int32
+
 from attn_dsl.kernels.common.algebra import LOG2_E
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.leaves import COLUMN, Scope, needs_inside
 from attn_dsl.lowering.forward import ForwardPlan
-from cutlass import Float32, Int32
 
 
 def score_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, tile: Any, scale: Any) -> None:

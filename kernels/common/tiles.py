@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attn_dsl.kernels.common.algebra import choose, clamped, larger, smaller
-from attn_dsl.kernels.common.leaves import ROW, Place, Scope, dependences
-from attn_dsl.lowering.forward import Bound, ForwardPlan, PiecePlan
 from cutlass import Boolean, Int32
 
 from attn_dsl.expr import Expr
+from attn_dsl.kernels.common.algebra import choose, clamped, larger, smaller
+from attn_dsl.kernels.common.leaves import ROW, Place, Scope, dependences
+from attn_dsl.lowering.forward import Bound, ForwardPlan, PiecePlan
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from attn_dsl.expr import Expr, children_first
 from attn_dsl.lowering.forward.plan import Bound, MaskPlan, PiecePlan
 from attn_dsl.lowering.tiles import Piece, TileAnalysis
-
-from attn_dsl.expr import Expr, children_first
 
 MAX_PIECES = 8  # ranges of one form that a kernel compares tiles with
 MAX_PIECE_NODES = 400  # distinct nodes below the bounds of one form

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from attn_dsl.lowering.forward.plan import WARPGROUP, ForwardPlan
-
 from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.expr import Expr, children_first
+from attn_dsl.lowering.forward.plan import WARPGROUP, ForwardPlan
 
 DIM_STEP = 8  # elements: 16 bytes, the unit of TMA rows (PTX ISA, tensor maps: strides are multiples of 16 bytes)
 MAX_DIM = 128  # elements, of this template

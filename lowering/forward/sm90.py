@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
+from attn_dsl.expr import Expr, ExprBuilder, children_first
+from attn_dsl.expr.interval import FloatInterval, IntInterval, static_intervals
+from attn_dsl.expr.operators import I32_MAX, I32_MIN
 from attn_dsl.lowering.forward.masks import mask_plan
 from attn_dsl.lowering.forward.plan import CaptureArgument, ForwardPlan, MaskPlan, ShapeClass, piece_expressions
 from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, ROWS, check, nearest_dim
 from attn_dsl.lowering.tiles import analyze
 from attn_dsl.lowering.tiles.dependence import rewrite
-
-from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
-from attn_dsl.expr import Expr, ExprBuilder, children_first
-from attn_dsl.expr.interval import FloatInterval, IntInterval, static_intervals
-from attn_dsl.expr.operators import I32_MAX, I32_MIN
 from attn_dsl.spec.model import AttentionSpec, DType, Role
 from attn_dsl.spec.proofs import Ranges
 
