@@ -27,6 +27,9 @@ MAX_SHARED = (
     232448  # bytes one CTA may have, static and dynamic (CUDA C++ Programming Guide, compute capability 9.0 and 10.0)
 )
 MAX_THREADS = 1024
+BUDGET = (
+    2_000_000_000  # warp-instructions of one cluster, many minutes of host time: a kernel that goes on does not end
+)
 
 _active: Device | None = None
 _lock = threading.Lock()
@@ -44,7 +47,8 @@ class Options:
     seed: int = 0  # 0: round-robin, else a random schedule
     late: int = 0  # asynchronous work completes 0 at issue, 1 as late as legal, 2 at random times
     threads: int = 0  # of the host; 0: one per core
-    budget: int = 0  # warp-instructions of one cluster; 0: no limit
+    budget: int = BUDGET  # warp-instructions of one cluster; 0: no limit
+    exact: bool = False  # MMAs round as tensor cores do, bit by bit
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,7 @@ class Device:
             threads=self.options.threads,
             seed=self.options.seed,
             budget=self.options.budget,
+            exact=self.options.exact,
         )
         memory = self._memory.live()
         self._memory.check_pointers(name, bytes(params), memory)
@@ -278,7 +283,8 @@ def device(
     seed: int = 0,
     late: int = 0,
     threads: int = 0,
-    budget: int = 0,
+    budget: int = BUDGET,
+    exact: bool = False,
     record: bool = False,
 ) -> Iterator[Device]:
     """Open a virtual GPU: inside, CuTe DSL functions compile for it and run on CPU tensors.
@@ -290,6 +296,7 @@ def device(
         late: asynchronous work completes 0 at issue, 1 as late as legal (destination poisoned), 2 at random times.
         threads: host threads for the CTAs of a launch; 0 is one per core.
         budget: warp-instructions of one cluster before a launch is given up; 0 for no limit.
+        exact: MMAs round as tensor cores do, bit by bit (wgmma: equal to an H200's); else to nearest in f32, faster.
         record: keep every launch in `gpu.launches` for replay, with its tensors.
 
     Raises:
@@ -311,7 +318,7 @@ def device(
             raise EmulatorError.of(
                 "E313", f"an {_active.arch} device is open already", hint="close it before opening another"
             )
-        gpu = _active = Device(arch, Options(findings, seed, late, threads, budget), record=record)
+        gpu = _active = Device(arch, Options(findings, seed, late, threads, budget, exact), record=record)
     try:
         with connected(gpu) as library, patched(gpu, library):
             yield gpu

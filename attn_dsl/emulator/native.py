@@ -55,7 +55,7 @@ class _Options(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
         ("cluster", ctypes.c_uint32 * 3),
-        *((name, ctypes.c_uint32) for name in ("dyn_smem", "checks", "collect", "late", "threads", "trace")),
+        *((name, ctypes.c_uint32) for name in ("dyn_smem", "checks", "collect", "late", "threads", "exact", "trace")),
         ("seed", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
     ]
@@ -106,6 +106,7 @@ class LaunchConfig:
 
     ``dyn_smem`` in bytes; ``late``: 0 asynchronous work completes at issue, 1 as late as legal, 2 at random times;
     ``threads`` 0 is one per core; ``seed`` 0 is round-robin; ``budget`` in warp-instructions of one cluster, 0: none;
+    ``exact``: MMAs round as tensor cores do, bit by bit (slower), else to nearest in f32;
     ``trace`` records which instruction used which mbarrier.
     """
 
@@ -119,6 +120,7 @@ class LaunchConfig:
     threads: int = 0
     seed: int = 0
     budget: int = 0
+    exact: bool = False
     trace: bool = False
 
 
@@ -268,6 +270,7 @@ class Program:
             config.collect,
             config.late,
             config.threads,
+            config.exact,
             config.trace,
             config.seed,
             config.budget,

@@ -40,6 +40,7 @@ class Kernel:
         late: int = 0,
         threads: int = 0,
         budget: int = 0,
+        exact: bool = False,
     ) -> LaunchReport:
         """Run the kernel to its end.
 
@@ -53,6 +54,7 @@ class Kernel:
             late: 0: asynchronous work completes at issue; 1: as late as legal; 2: at random times.
             threads: of the host; 0 is one per core.
             budget: warp-instructions of one cluster, 0 for no limit.
+            exact: MMAs round as tensor cores do, bit by bit; else to nearest in f32, which is faster.
 
         Raises:
             EmulatorError: E312 if the launch is impossible.
@@ -71,6 +73,7 @@ class Kernel:
             threads=threads,
             seed=seed,
             budget=budget,
+            exact=exact,
         )
         report = self._loaded.run(config, pack_arguments(self.program, args), allocations(args))
         if findings == "error":

@@ -6,20 +6,17 @@ from functools import partial
 
 import pytest
 import torch
+from engine_gemm import KINDS, gemm, integers, load_operand, mma_chain, operand_map
 from engine_kernels import (
-    BASE,
     DATA,
     Operand,
     alloc,
     dealloc,
-    descriptor,
     entry,
     expect,
     init_barriers,
     instruction_descriptor,
     launch,
-    tensor_map,
-    tma_load,
     tmem_dump,
     tmem_fill,
     wait,
@@ -27,109 +24,11 @@ from engine_kernels import (
 
 from attn_dsl.emulator.errors import KernelFinding
 
-KINDS = {  # kind, A/B code, D code, K per instruction
-    torch.bfloat16: ("f16", 1, 1, 16),
-    torch.float16: ("f16", 0, 1, 16),
-    torch.float32: ("tf32", 2, 1, 8),
-    torch.float8_e4m3fn: ("f8f6f4", 0, 1, 32),
-    torch.float8_e5m2: ("f8f6f4", 1, 1, 32),
-    torch.int8: ("i8", 1, 2, 32),
-    torch.uint8: ("i8", 0, 2, 32),
-}
 
-
-def integers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Small integers: every product and sum is exact, so the result is the same in any order."""
-    low = 0 if dtype == torch.uint8 else -4
-    return torch.randint(low, 5, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def operand_map(op: Operand, values: torch.Tensor) -> tuple[torch.Tensor, bytes]:
-    """The tensor as it lies in global memory, and its tensor map."""
-    stored = values.t().contiguous() if op.mn_major else values.contiguous()
-    return stored, tensor_map(stored, op.box, swizzle=op.span, atom=op.atom)
-
-
-def load_operand(op: Operand, offset: int, tmap: int) -> str:
-    size = op.box[0] * op.box[1] * op.eb
-    return "\n".join(tma_load(2, offset + at, tmap, coords, 0) for coords, at in op.loads() if size)
-
-
-def mma_chain(
-    a: Operand,
-    b: Operand,
-    kind: str,
-    step: int,
-    idesc: int,
-    a_at: int,
-    b_at: int,
-    group: int = 1,
-    a_tmem: int | None = None,
-) -> str:
-    """Thread 0 (of rank 0) multiplies step by step along K into TMEM at %r60, then commits to mbarrier 1.
-
-    `a_tmem`: A is in TMEM from that column on instead of shared memory.
-    """
-    lines = []
-    p = "%p1" if group == 2 else "%p0"
-    for k in range(0, a.k, step):
-        left = "%d10" if a_tmem is None else f"[%r60+{a_tmem + k * a.eb // 4}]"
-        lines += [
-            f"mov.b64 %d10, {descriptor(a, BASE + a_at + a.advance(k))};",
-            f"mov.b64 %d11, {descriptor(b, BASE + b_at + b.advance(k))};",
-            f"mov.b32 %r70, {idesc};",
-            f"setp.ne.u32 %p3, {int(k > 0)}, 0;",
-            f"@{p} tcgen05.mma.cta_group::{group}.kind::{kind} [%r60], {left}, %d11, %r70, %p3;",
-        ]
-    lines.append("add.u32 %r71, %r1, 8;")
-    if group == 2:
-        lines.append("mov.b16 %h0, 3;")
-        multicast = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
-        lines.append(f"@{p} {multicast} [%r71], %h0;")
-    else:
-        lines.append(f"@{p} tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r71];")
-    return "\n".join(lines)
-
-
-def gemm(
-    m: int, n: int, k: int, dtype: torch.dtype, a_mn: bool, b_mn: bool, span: int, seed: int = 0, change=None, **options
-):
-    """(D, what it must be, report). `change` edits the PTX before it runs."""
-    kind, code, d_code, step = KINDS[dtype]
-    eb = torch.empty(0, dtype=dtype).element_size()
-    atom = {True: 1, False: 0}
-    a = Operand(m, k, a_mn, span, eb, atom[a_mn and eb == 4])
-    b = Operand(n, k, b_mn, span, eb, atom[b_mn and eb == 4])
-    a_values, b_values = integers((m, k), dtype, seed), integers((n, k), dtype, seed + 1)
-    (a_tensor, a_map), (b_tensor, b_map) = operand_map(a, a_values), operand_map(b, b_values)
-    b_at = DATA + (a.bytes + 1023) // 1024 * 1024
-    out = torch.zeros(128, n, dtype=torch.int32)
-    text = entry(
-        "\n".join(
-            [
-                init_barriers(1, 1),
-                alloc(256),
-                tmem_fill(n, 7 if m == 64 else 0),
-                expect(0, a.bytes + b.bytes),
-                load_operand(a, DATA, 0),
-                load_operand(b, b_at, 1),
-                wait(0),
-                mma_chain(a, b, kind, step, instruction_descriptor(code, code, d_code, m, n, a_mn, b_mn), DATA, b_at),
-                wait(1),
-                tmem_dump(n, 0),
-                dealloc(256),
-            ]
-        ),
-        pointers=3,
-        maps=2,
-    )
-    report = launch(change(text) if change else text, [out, a_tensor, b_tensor, a_map, b_map], **options)
-    want = a_values.double() @ b_values.double().T
-    got = out if d_code == 2 else out.view(torch.float32)
-    if m == 64:
-        assert (out.reshape(4, 2, 16, n)[:, 1] == 7).all()  # the other lanes are left alone
-        got = torch.cat([got[32 * i : 32 * i + 16] for i in range(4)])
-    return got.double(), want, report
+def product(*args, **options) -> tuple[torch.Tensor, torch.Tensor]:
+    """D of an integer product, and what it must be."""
+    got, a, b, _ = gemm(*args, **options)
+    return got, a.double() @ b.double().T
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8], ids=str)
@@ -137,13 +36,13 @@ def gemm(
 @pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
 def test_layouts(dtype: torch.dtype, span: int, majors: str):
     n = 128 if dtype.itemsize == 1 else 64  # a swizzled row of an N-major B is up to 128 bytes of N
-    got, want, _ = gemm(128, n, 128, dtype, majors[0] == "M", majors[1] == "M", span)
+    got, want = product(128, n, 128, dtype, majors[0] == "M", majors[1] == "M", span)
     assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
 def test_tf32(majors: str):
-    got, want, _ = gemm(128, 64, 32, torch.float32, majors[0] == "M", majors[1] == "M", 128)
+    got, want = product(128, 64, 32, torch.float32, majors[0] == "M", majors[1] == "M", 128)
     assert torch.equal(got, want)
 
 
@@ -152,14 +51,14 @@ def test_tf32(majors: str):
 def test_shapes(m: int, n: int, dtype: torch.dtype):
     if dtype == torch.uint8 and n == 24:
         n = 48
-    got, want, _ = gemm(m, n, 64, dtype, False, False, 64)
+    got, want = product(m, n, 64, dtype, False, False, 64)
     assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("late", [1, 2])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_late_completion_changes_nothing(late: int, seed: int):
-    got, want, _ = gemm(128, 64, 128, torch.bfloat16, False, True, 128, late=late, seed=seed)
+    got, want = product(128, 64, 128, torch.bfloat16, False, True, 128, late=late, seed=seed)
     assert torch.equal(got, want)
 
 
@@ -169,7 +68,7 @@ def test_negated_operands():
         assert f"mov.b32 %r70, {code};" in text
         return text.replace(f"mov.b32 %r70, {code};", f"mov.b32 %r70, {code | 1 << 13};")
 
-    got, want, _ = gemm(128, 64, 64, torch.bfloat16, False, False, 128, change=negate_a)
+    got, want = product(128, 64, 64, torch.bfloat16, False, False, 128, change=negate_a)
     assert torch.equal(got, -want)
 
 
@@ -177,7 +76,7 @@ def test_half_accumulator():
     """f16 D: the low half of each cell."""
     code = instruction_descriptor(0, 0, 1, 128, 64, False, False)
     half = instruction_descriptor(0, 0, 0, 128, 64, False, False)
-    got, want, _ = gemm(
+    got, want = product(
         128, 64, 32, torch.float16, False, False, 64, change=lambda t: t.replace(f"{code};", f"{half};")
     )
     bits = got.float().view(torch.int32)
@@ -193,7 +92,7 @@ def test_scaled_accumulator_and_masked_lanes():
             "setp.ne.u32 %p3", "mov.b32 %r90, 5;\nmov.b32 %r91, 0;\nsetp.ne.u32 %p3"
         )
 
-    got, want, _ = gemm(128, 64, 16, torch.bfloat16, False, False, 32, change=change)
+    got, want = product(128, 64, 16, torch.bfloat16, False, False, 32, change=change)
     want = want + 7.0 / 4
     want[[0, 2]] = 7.0
     assert torch.equal(got, want)
@@ -209,8 +108,8 @@ def test_integer_saturation():
         )
         return text.replace(f"mov.b32 %r70, {code};", f"mov.b32 %r70, {code | bit << 3};")
 
-    clamped, want, _ = gemm(128, 64, 32, torch.int8, False, False, 32, change=lambda t: change(1, t))
-    wrapped, _, _ = gemm(128, 64, 32, torch.int8, False, False, 32, change=lambda t: change(0, t))
+    clamped, want = product(128, 64, 32, torch.int8, False, False, 32, change=lambda t: change(1, t))
+    wrapped, _ = product(128, 64, 32, torch.int8, False, False, 32, change=lambda t: change(0, t))
     exact = want + 0x7FFFFFF0
     assert (exact > 2**31 - 1).any()
     assert torch.equal(clamped, exact.clamp(max=2**31 - 1))
@@ -397,7 +296,7 @@ def test_generic_writes_need_a_proxy_fence():
         return text.replace("mov.b64 %d10", "\n".join([*lines, "mov.b64 %d10"]), 1)
 
     fenced = partial(poke, "fence.proxy.async.shared::cta;")
-    got, want, _ = gemm(128, 64, 16, torch.bfloat16, False, False, 32, change=fenced)
+    got, want = product(128, 64, 16, torch.bfloat16, False, False, 32, change=fenced)
     assert torch.equal(got, want)
     with pytest.raises(KernelFinding) as caught:
         gemm(128, 64, 16, torch.bfloat16, False, False, 32, change=partial(poke, ""))

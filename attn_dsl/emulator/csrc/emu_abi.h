@@ -32,6 +32,7 @@ typedef struct EmuOptions {
     uint32_t collect;  /* collect findings and go on, instead of stopping at the first */
     uint32_t late;
     uint32_t threads;  /* worker threads; 0: one per core */
+    uint32_t exact;    /* MMA arithmetic as tensor cores do it, bit by bit */
     uint32_t trace;    /* record which instruction used which mbarrier */
     uint64_t seed;     /* 0: round-robin schedule, else random */
     uint64_t budget;   /* warp-instructions per launch; 0: no limit */

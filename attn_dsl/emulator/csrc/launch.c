@@ -310,7 +310,12 @@ EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params,
     EmuHandle *h = program;
     EmuProgram *p = &h->prog;
     EmuLaunchCore lc = {.opt = *opt, .findings = &h->findings, .n_allocs = n_allocs, .param_bytes = p->param_bytes};
-    EmuLaunch l = {.prog = p, .dyn_smem = opt->dyn_smem, .checks = (int)opt->checks, .late = (int)opt->late, .core = &lc};
+    EmuLaunch l = {.prog = p,
+                   .dyn_smem = opt->dyn_smem,
+                   .checks = (int)opt->checks,
+                   .late = (int)opt->late,
+                   .exact = (int)opt->exact,
+                   .core = &lc};
     memset(result, 0, sizeof(*result));
     uint64_t threads = 1, n_ctas = 1;
     for (int i = 0; i < 3; i++) {

@@ -2,6 +2,7 @@
  * "tcgen05.mma", "Instruction descriptor", "Matrix fragments / layout organisation"). */
 #include <string.h>
 
+#include "aligned.h"
 #include "core.h" /* EmuWarpCore: is the MMA queue empty */
 #include "descriptor.h"
 #include "floats.h"
@@ -13,7 +14,7 @@ enum { D_F16 = 0, D_F32 = 1, D_S32 = 2 };
 
 typedef struct Mma {
     int a_type, b_type, d_type; /* EMU_T_*, EMU_T_*, D_* */
-    uint8_t negate_a, negate_b, a_mn, b_mn, a_tmem, accumulate, saturate, masked;
+    uint8_t negate_a, negate_b, a_mn, b_mn, a_tmem, accumulate, saturate, masked, exact;
     uint32_t m, n, k; /* m: rows of the whole MMA (both CTAs) */
     uint32_t ctas;    /* 1 or 2 */
     uint32_t scale;   /* D is scaled by 2^-scale first */
@@ -201,9 +202,22 @@ static void fetch_a_tmem(const Mma *x, EmuCta *cta, uint32_t half, float *blocks
         for (uint32_t i = 0; i < rows_per_cta(x) * x->k; i++) blocks[i] = -blocks[i];
 }
 
+/* Widened operands, and their exponents when the arithmetic is the tensor core's. */
+typedef struct Operands {
+    float a[128 * 32], b[256 * 32];
+    int32_t ea[128 * 32], eb[256 * 32];
+    int a_max, b_max;
+} Operands;
+
 /* One block of 16 rows and n columns: d[n][128 lanes]. */
-static void block(const Mma *x, uint32_t *d, const float *a, const float *b, uint32_t n)
+static void block(const Mma *x, uint32_t *d, const Operands *o, uint32_t a_at, uint32_t b_at, uint32_t n)
 {
+    const float *a = o->a + a_at, *b = o->b + b_at;
+    if (x->exact && emu_aligned_applies(o->a_max, o->b_max, x->accumulate ? (float *)(void *)d : NULL, n, EMU_TMEM_LANES)) {
+        emu_aligned_gemm((float *)(void *)d, EMU_TMEM_LANES, a, o->ea + a_at, b, o->eb + b_at, n, x->k, x->accumulate,
+                         (EmuPrecision){25, 23});
+        return;
+    }
     if (x->d_type == D_S32) {
         emu_gemm_i32((int32_t *)d, EMU_TMEM_LANES, (const int32_t *)(const void *)a, (const int32_t *)(const void *)b, n, x->k,
                      x->accumulate, x->saturate);
@@ -228,27 +242,27 @@ static void block(const Mma *x, uint32_t *d, const float *a, const float *b, uin
 }
 
 /* The part of D in one CTA. */
-static void compute(const Mma *x, uint32_t r, const float *b)
+static void compute(const Mma *x, uint32_t r, Operands *o)
 {
-    static _Thread_local float a[128 * 32];
     EmuCta *cta = x->cta[r];
     uint32_t halves = half_columns(x) ? 2 : 1, n = x->n / halves, rows = rows_per_cta(x);
-    if (!x->a_tmem) emu_matrix_blocks(cta, &x->a, rows, x->k, x->a_type, x->negate_a, a);
+    if (!x->a_tmem) emu_matrix_blocks(cta, &x->a, rows, x->k, x->a_type, x->negate_a, o->a);
     for (uint32_t h = 0; h < halves; h++) {
-        if (x->a_tmem) fetch_a_tmem(x, cta, h, a);
+        if (x->a_tmem) fetch_a_tmem(x, cta, h, o->a);
+        if (x->exact) o->a_max = emu_aligned_exponents(o->a, rows * x->k, x->a_type, o->ea);
         for (uint32_t i = 0; i < rows / 16; i++)
-            block(x, emu_tmem_cell(cta, x->d_col, block_lane(x, i) + 64 * h), a + i * 16 * x->k, b + h * n * x->k, n);
+            block(x, emu_tmem_cell(cta, x->d_col, block_lane(x, i) + 64 * h), o, i * 16 * x->k, h * n * x->k, n);
     }
 }
 
 /* disable-output-lane: masked lanes of D keep what they hold. */
-static void compute_masked(const Mma *x, uint32_t r, const float *b)
+static void compute_masked(const Mma *x, uint32_t r, Operands *o)
 {
     static _Thread_local uint32_t saved[256 * EMU_TMEM_LANES];
     uint32_t *d = emu_tmem_cell(x->cta[r], x->d_col, 0), cells = d_columns(x) * EMU_TMEM_LANES;
     const uint32_t *mask = x->mask + 4 * r;
     memcpy(saved, d, (size_t)cells * 4);
-    compute(x, r, b);
+    compute(x, r, o);
     for (uint32_t i = 0; i < cells; i++)
         if (mask[i % EMU_TMEM_LANES / 32] >> (i % 32) & 1) d[i] = saved[i];
 }
@@ -256,12 +270,13 @@ static void compute_masked(const Mma *x, uint32_t r, const float *b)
 static void run_mma(EmuAsync *async)
 {
     const Mma *x = (const void *)async->payload;
-    static _Thread_local float b[256 * 32];
+    static _Thread_local Operands o;
     uint32_t n = x->n / x->ctas;
     for (uint32_t r = 0; r < x->ctas; r++)
-        emu_matrix_rows(x->cta[r], &x->b, n, x->k, x->b_type, x->negate_b, b + r * n * x->k);
+        emu_matrix_rows(x->cta[r], &x->b, n, x->k, x->b_type, x->negate_b, o.b + r * n * x->k);
+    if (x->exact) o.b_max = emu_aligned_exponents(o.b, x->n * x->k, x->b_type, o.eb);
     for (uint32_t r = 0; r < x->ctas; r++)
-        (x->masked ? compute_masked : compute)(x, r, b);
+        (x->masked ? compute_masked : compute)(x, r, &o);
 }
 
 /* Late mode: D holds NaN until the MMA is done. Only when D is not an input, and no earlier MMA is still to run. */
@@ -286,6 +301,7 @@ static int emu_h_tcgen05_mma(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         emu_find(w, in, EMU_FIND_UNELECTED, "tcgen05.mma by lanes %08x; one elected thread must issue it", exec))
         return EMU_STOP;
     if (decode(w, in, exec, &x)) return EMU_STOP;
+    x.exact = w->launch->exact && x.d_type == D_F32 && !x.scale;
     EmuActor actor = emu_actor_queue(w, in, EMU_Q_MMA);
     if (check(&actor, &x)) return EMU_STOP;
     emu_count_engine(w, EMU_E_MMA_FLOP, 2ull * x.m * x.n * x.k);

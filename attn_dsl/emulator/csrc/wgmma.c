@@ -3,6 +3,7 @@
  * runs on its own. */
 #include <string.h>
 
+#include "aligned.h"
 #include "descriptor.h"
 #include "floats.h"
 #include "gemm.h"
@@ -92,12 +93,24 @@ static void run_fragments(EmuWarp *w, const Wgmma *x)
                 for (uint32_t q = 0; q < 4; q++) to[4 * g + q] = from[g];
         }
     emu_matrix_quads(w->cta, &x->b, x->n, x->k, x->b_type, x->negate_b, b);
+    int exact = w->launch->exact;
+    int32_t ea[2 * 32 * 32], eb[256 * 32];
+    int a_max = exact ? emu_aligned_exponents(a, 2 * x->k * 32, x->a_type, ea) : 0;
+    int b_max = exact ? emu_aligned_exponents(b, x->n * x->k, x->b_type, eb) : 0;
+    /* 8-bit floats have fewer bits on Hopper. */
+    EmuPrecision p = emu_elem_bytes(x->a_type) == 1 ? (EmuPrecision){13, 13} : (EmuPrecision){25, 23};
     for (uint32_t r = 0; r < x->n_d; r += 2) {
         float *d[2];
-        for (int i = 0; i < 2; i++)
-            d[i] = x->d_reg[r + (uint32_t)i] < 0 ? unused[i] : (float *)(void *)emu_dst(w, x->d_reg[r + (uint32_t)i], 0);
-        const float *columns = b + r / 4 * 8 * x->k;
-        emu_gemm_fragment(d[0], d[1], a + (r >> 1 & 1) * x->k * 32, columns, columns + 4 * x->k, x->k, x->accumulate);
+        for (uint32_t i = 0; i < 2; i++) d[i] = x->d_reg[r + i] < 0 ? unused[i] : (float *)(void *)emu_dst(w, x->d_reg[r + i], 0);
+        uint32_t half = (r >> 1 & 1) * x->k * 32, quad = r / 4 * 8 * x->k;
+        if (exact && emu_aligned_applies(a_max, b_max, x->accumulate ? d[0] : NULL, 2, 16) &&
+            emu_aligned_applies(a_max, b_max, x->accumulate ? d[1] : NULL, 2, 16)) {
+            for (uint32_t i = 0; i < 2; i++)
+                emu_aligned_fragment(d[i], a + half, ea + half, b + quad + i * 4 * x->k, eb + quad + i * 4 * x->k, x->k,
+                                     x->accumulate, p);
+        } else {
+            emu_gemm_fragment(d[0], d[1], a + half, b + quad, b + quad + 4 * x->k, x->k, x->accumulate);
+        }
     }
 }
 
