@@ -1,7 +1,8 @@
 """Which tiles of keys a tile of queries visits, and which of those need no mask code.
 
 The pieces of a mask become ranges of key tiles: a bound that moves one way with the row is evaluated at the tile's
-first or last row. Both unions of ranges are supersets, so a skipped tile is empty and a full tile is full.
+first or last row, one of which nothing is known at every row. Both unions of ranges are supersets, so a skipped tile
+is empty and a full tile is full.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import cutlass.cute as cute
 from cutlass import Boolean, Int32
 
 from attn_dsl.expr import Expr
 from attn_dsl.kernels.common.algebra import choose, clamped, larger, smaller
 from attn_dsl.kernels.common.leaves import ROW, Place, Scope, dependences
 from attn_dsl.lowering.forward import Bound, ForwardPlan, PiecePlan
+
+LANES = 32  # of a warp
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +51,10 @@ class TileBounds:
 
 
 def tile_bounds(plan: ForwardPlan, scope: Scope, first_row: Any, last_row: Any) -> TileBounds:
-    """The tiles of the query rows first_row .. last_row (Int32), both inside the sequence."""
+    """The tiles of the query rows first_row .. last_row (Int32), both inside the sequence.
+
+    Whole warps call it, with the same rows: where the plan has bounds of unknown direction, lanes share the rows.
+    """
     ended = scope.seq_k // Int32(plan.tile_k)
     tiles = (scope.seq_k + Int32(plan.tile_k - 1)) // Int32(plan.tile_k)
     finder = _Finder(plan, scope, first_row, last_row)
@@ -70,7 +77,7 @@ class _Finder:
         self.first_row, self.last_row = first_row, last_row
 
     def tiles(self, piece: PiecePlan) -> TileRange:
-        """The tiles that `piece` touches in some row, conditions of single rows left out."""
+        """The tiles that `piece` touches in some row."""
         first, last, is_there = self._rows(piece)
         depends = dependences((*piece.guard, *piece.widths))
         for guard in piece.guard:
@@ -79,16 +86,41 @@ class _Finder:
         for width in self.scope.uniform(*piece.widths):
             is_there = is_there & (width > type(width)(0))
         low, high = Int32(0), self.scope.seq_k
+        guards = tuple(guard for guard in piece.guard if ROW in depends[guard])
+        if guards or any(bound.direction == "unknown" for bound in (*piece.low, *piece.high)):
+            low, high = self._over_rows(piece, guards, first.index, last.index)
         for bound in piece.low:
-            place = {"rising": first, "fixed": first, "falling": last}.get(bound.direction)
-            low = larger(low, self._column(bound, place, Int32(0)))
+            if bound.direction != "unknown":
+                low = larger(low, self._column(bound, last if bound.direction == "falling" else first))
         for bound in piece.high:
-            place = {"rising": last, "fixed": last, "falling": first}.get(bound.direction)
-            high = smaller(high, self._column(bound, place, self.scope.seq_k))
+            if bound.direction != "unknown":
+                high = smaller(high, self._column(bound, first if bound.direction == "falling" else last))
         is_there = is_there & (low < high)
         start = low // Int32(self.plan.tile_k)
         stop = (high + Int32(self.plan.tile_k - 1)) // Int32(self.plan.tile_k)
         return TileRange(start, choose(is_there, stop, start))
+
+    def _over_rows(self, piece: PiecePlan, guards: tuple[Expr, ...], first: Any, last: Any) -> tuple[Any, Any]:
+        """The smallest low and the largest high over the rows whose guards hold, by bounds of unknown direction.
+
+        The lanes of a warp share the rows, so all 32 of them have to be here.
+        """
+        low, high = self.scope.seq_k, Int32(0)
+        for step in range(0, self.plan.tile_q, LANES):
+            row = Place(smaller(first + cute.arch.lane_idx() + Int32(step), last))
+            row_low, row_high = Int32(0), self.scope.seq_k
+            for bound in piece.low:
+                if bound.direction == "unknown":
+                    row_low = larger(row_low, self._column(bound, row))
+            for bound in piece.high:
+                if bound.direction == "unknown":
+                    row_high = smaller(row_high, self._column(bound, row))
+            is_there = Boolean(True)
+            for guard in self.scope.evaluate(guards, row=row):
+                is_there = is_there & guard
+            low = choose(is_there, smaller(low, row_low), low)
+            high = choose(is_there, larger(high, row_high), high)
+        return cute.arch.warp_redux_sync(low, "min"), cute.arch.warp_redux_sync(high, "max")
 
     def _rows(self, piece: PiecePlan) -> tuple[Place, Place, Any]:
         """The first and the last row of the piece, kept inside the tile, and whether there is any."""
@@ -106,9 +138,7 @@ class _Finder:
         (value,) = self.scope.uniform(bound)
         return clamped(value, 0, self.scope.seq_q) + Int32(shift)
 
-    def _column(self, bound: Bound, place: Place | None, unknown: Any) -> Any:
-        """The bound at its extreme row, as a column 0 .. seq_k."""
-        if place is None:
-            return unknown
+    def _column(self, bound: Bound, place: Place) -> Any:
+        """The bound at a row, as a column 0 .. seq_k."""
         (value,) = self.scope.evaluate([bound.expr], row=place)
         return clamped(value, 0, self.scope.seq_k)
