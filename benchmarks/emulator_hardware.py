@@ -50,7 +50,7 @@ def record_small(case: SmallCase) -> dict[str, Any]:
     tensors = [a for a in case.args if isinstance(a, torch.Tensor)]
     ranges = [(t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in tensors]
     before = contents(ranges)
-    kernel.launch((case.grid, 1, 1), (case.block, 1, 1), list(case.args), smem=case.smem)
+    kernel.launch((case.grid, 1, 1), (case.block, 1, 1), list(case.args), smem=case.smem, exact=True)
     params = ptx.pack_arguments(kernel.program, list(case.args))
     launch = {
         "image": case.text.encode() + b"\0",
@@ -104,7 +104,7 @@ def _flash_cases() -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
 def record_flash() -> list[dict[str, Any]]:
     cases = []
     torch.manual_seed(7)
-    with emulator.device("sm_90a", findings="collect", record=True) as gpu:
+    with emulator.device("sm_90a", findings="collect", record=True, exact=True) as gpu:
         for name, call in _flash_cases().items():
             gpu.launches.clear()
             results = [t for t in call() if isinstance(t, torch.Tensor)]

@@ -63,6 +63,12 @@ def run_launch(launch: dict[str, Any], memory: list[torch.Tensor]) -> None:
     torch.cuda.synchronize()
 
 
+def ordered(bits: torch.Tensor) -> torch.Tensor:
+    """Float encodings as integers in the order of the values: neighbours differ by one."""
+    wide = bits.long()
+    return torch.where(wide < 0, -(wide & torch.iinfo(bits.dtype).max), wide)
+
+
 def compare(name: str, dtype: torch.dtype, ours: torch.Tensor, theirs: torch.Tensor) -> dict[str, Any]:
     """Of one output: the share of bit-equal values, and how far the others are."""
     size = torch.empty(0, dtype=dtype).element_size()

@@ -15,7 +15,9 @@ from attn_dsl.emulator import LaunchReport, RecordedLaunch
 from attn_dsl.emulator.isa import INSTRUCTION, isa
 
 # Handlers whose only effect is on registers and on where the warp goes next.
-_HARMLESS = re.compile(r"(add|sub|mul|mad|and|or|xor|not|shl|shr|selp|setp|mov|min|max|cvt|lea)_|bra$|nop$|setmaxnreg$")
+_HARMLESS = re.compile(
+    r"(add|sub|mul|mad|and|or|xor|not|shl|shr|selp|setp|mov|min|max|cvt|lea)_|bra$|elect$|nop$|setmaxnreg$"
+)
 _WAITS = ("mbar_try_wait", "bar_warp_sync", "bulk_wait")
 _ENDS = ("ret", "exit")
 

@@ -114,6 +114,17 @@ CASES = [
         + "@!%p1 mbarrier.init.shared.b64 [%r9], 32; bar.warp.sync -1; mbarrier.arrive.shared.b64 %d3, [%r9];",
     ),
     Case(
+        "arrivals of one instruction that count for two phases",
+        "mbar-over-arrival",
+        ADDRESS
+        + FIRST
+        + "@!%p1 mbarrier.init.shared.b64 [%r9], 31; bar.warp.sync -1; mbarrier.arrive.shared.b64 %d3, [%r9];",
+        ADDRESS
+        + FIRST
+        + "@!%p1 mbarrier.init.shared.b64 [%r9], 16; bar.warp.sync -1; and.b32 %r5, %r0, 1; setp.eq.s32 %p2, %r5, 1;"
+        + "@%p2 mbarrier.arrive.shared.b64 %d3, [%r9]; @!%p2 mbarrier.arrive.shared.b64 %d3, [%r9];",
+    ),
+    Case(
         "transaction bytes that never come",
         "mbar-tx",
         ADDRESS

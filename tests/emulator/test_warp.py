@@ -9,6 +9,8 @@ import pytest
 from ptx_lanes import module, run_lanes
 
 from attn_dsl.emulator import ptx
+from attn_dsl.emulator.decoder import decode
+from attn_dsl.emulator.native import LaunchConfig, Program
 
 LANE = "mov.u32 %r40, %laneid; "
 
@@ -187,3 +189,23 @@ def test_cluster_barrier_and_remote_shared_memory() -> None:
     buffer = (ctypes.c_uint32 * 4)()
     ptx.load(module(body, shared=64)).launch((4, 1, 1), (64, 1, 1), [buffer], cluster=(4, 1, 1))
     assert list(buffer) == [3, 0, 1, 2]
+
+
+def test_a_trace_tells_which_waits_depended_on_a_phase() -> None:
+    """One wait passes on the fresh barrier, one because a phase has completed, one is never executed."""
+    body = """
+    mov.u32 %r0, %tid.x; mov.b32 %r9, smem; setp.ne.s32 %p1, %r0, 0;
+    @!%p1 mbarrier.init.shared.b64 [%r9], 32; bar.warp.sync -1;
+    mbarrier.try_wait.parity.shared.b64 %p2, [%r9], 1;
+    mbarrier.arrive.shared.b64 _, [%r9];
+    mbarrier.try_wait.parity.shared.b64 %p3, [%r9], 0;
+    bra END;
+    mbarrier.try_wait.parity.shared.b64 %p4, [%r9], 0;
+    END: mov.b32 %r7, 0;
+    """
+    text = module(body, params=0, shared=64)
+    config = LaunchConfig((1, 1, 1), (32, 1, 1), trace=True)
+    result = Program(decode(text)).launch(config, b"", [])
+    waits = [i for i, line in enumerate(text.split("\n"), 1) if "try_wait" in line]
+    assert [sum(u.depended for u in result.mbarrier_uses if u.line == line) for line in waits] == [0, 1, 0]
+    assert [line in result.executed_lines for line in waits] == [True, True, False]

@@ -274,12 +274,21 @@ static int emu_h_mbar_arrive(EmuWarp *w, const EmuInstr *in, uint32_t exec)
     int dst = in->op[0].reg >= 0;
     if (dst) emu_dst_begin(w, in, in->op[0].reg, 2, exec);
     int released = 0;
+    EmuMbar *last = NULL;
+    uint64_t phase = 0;
     for (uint32_t m = exec; m; m &= m - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(m), off;
         EmuCta *cta = locate(w, in, &in->op[1], lane, (int)in->mod[0], &off);
         if (!cta) return EMU_STOP;
         EmuMbar *b = find(w, in, cta, off, 0);
         if (!b) return EMU_STOP;
+        if (b == last && b->completed != phase &&
+            emu_find(w, in, EMU_FIND_MBAR_OVER_ARRIVAL,
+                     "the phase of the mbarrier at 0x%x completes before lane %u of this instruction has arrived: its arrival counts for the next phase",
+                     off, lane))
+            return EMU_STOP;
+        last = b;
+        phase = b->completed;
         uint32_t n = third && !(flags & ARR_EXPECT_TX) ? emu_reg(w, in->op[2].reg, 0)[lane] : 1;
         if (flags & ARR_EXPECT_TX) b->tx += emu_reg(w, in->op[2].reg, 0)[lane];
         if (dst) { /* the state of the phase before this arrival: phase number, enough for test_wait with a state operand */
