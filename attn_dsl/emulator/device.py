@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .allocations import Allocations
 from .cache import decoded
 from .errors import EmulatorError
-from .execute import MODES, Loaded, raise_findings
+from .execute import BUDGET, MODES, Loaded, raise_findings
 from .native import Alloc, LaunchConfig
 from .program import DecodedProgram
 from .report import Finding, LaunchReport, short_name
@@ -27,9 +27,6 @@ MAX_SHARED = (
     232448  # bytes one CTA may have, static and dynamic (CUDA C++ Programming Guide, compute capability 9.0 and 10.0)
 )
 MAX_THREADS = 1024
-BUDGET = (
-    2_000_000_000  # warp-instructions of one cluster, many minutes of host time: a kernel that goes on does not end
-)
 
 _active: Device | None = None
 _lock = threading.Lock()

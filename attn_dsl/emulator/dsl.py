@@ -20,7 +20,7 @@ import torch
 from .errors import EmulatorError
 from .hostcode import rename_runtime
 from .runtime import addresses
-from .tensors import Presented, convert, is_host_tensor
+from .tensors import OnDevice, Presented, convert, is_host_tensor
 
 DISTRIBUTION = "nvidia-cutlass-dsl"
 VERSIONS = ("4.8.",)  # the names and layouts of the runtime are private to a release
@@ -64,6 +64,7 @@ def patched(owner: Owner, library: str) -> Iterator[None]:
     import cutlass.utils
     from cutlass._mlir._mlir_libs._cutlass_ir import _execution_engine as execution_engine
     from cutlass.base_dsl import compiler, dsl, jit_executor
+    from cutlass.base_dsl.export import external_binary_module
     from cutlass.cutlass_dsl import cuda_jit_executor, tvm_ffi_provider
 
     with ExitStack() as undo:
@@ -78,11 +79,13 @@ def patched(owner: Owner, library: str) -> Iterator[None]:
             _replace(undo, instance, "jit_cache", type(instance.jit_cache)(max_elems=settings.jit_cache_max_elems))
         _keep_artifacts(undo, owner, compiler, jit_executor)
         _linking(undo, compiler, execution_engine)
+        _replace(undo, external_binary_module.ExternalBinaryModule, "__init__", _refuse_module)
         _calls(undo, owner, jit_executor, tvm_ffi_provider)
         _replace(undo, cuda_jit_executor.CudaDialectJitCompiledFunction, "num_devices", 1)
         _tensors(undo, owner, cutlass.cute.runtime)
         _hardware(undo, owner, cutlass.utils.HardwareInfo)
         _torch(undo, owner)
+        undo.enter_context(OnDevice())
         yield
 
 
@@ -198,6 +201,14 @@ def _calls(undo: ExitStack, owner: Owner, jit_executor: Any, provider: Any) -> N
             return run(self, exe_args)
 
     _replace(undo, jit_executor.JitExecutor, "run_compiled_program", run_compiled_program)
+
+
+def _refuse_module(_self: Any, file_path: str, *_args: Any, **_options: Any) -> None:
+    raise EmulatorError.of(
+        "E313",
+        f"{file_path} holds a compiled function without its PTX",
+        hint="compile the function inside the device context, and switch caches of compiled functions off",
+    )
 
 
 def _check_mark(mark: str | None, arch: str) -> None:

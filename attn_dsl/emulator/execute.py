@@ -12,6 +12,8 @@ from .program import DecodedProgram
 from .report import Finding, LaunchReport, short_name
 
 MODES = ("error", "collect", "off")
+# Warp-instructions of one cluster, many minutes of host time: a kernel that goes on longer does not end.
+BUDGET = 2_000_000_000
 
 
 class Loaded:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from .cache import decoded
 from .errors import EmulatorError
-from .execute import MODES, Loaded, raise_findings
+from .execute import BUDGET, MODES, Loaded, raise_findings
 from .native import Alloc, LaunchConfig
 from .program import DecodedProgram
 from .report import LaunchReport
@@ -39,7 +39,7 @@ class Kernel:
         seed: int = 0,
         late: int = 0,
         threads: int = 0,
-        budget: int = 0,
+        budget: int = BUDGET,
         exact: bool = False,
     ) -> LaunchReport:
         """Run the kernel to its end.

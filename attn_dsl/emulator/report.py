@@ -60,6 +60,17 @@ class LaunchReport:
         """Bytes by engine, and MMA FLOPs."""
         return _total(self.role_engines)
 
+    def _role_groups(self) -> list[tuple[int, int, dict[str, int]]]:
+        """Warps next to each other that run instructions of the same classes: (first, last, their counters)."""
+        groups: list[tuple[int, int, tuple[dict[str, int], ...]]] = []
+        for warp, counters in enumerate(self.roles):
+            if groups and _kinds(groups[-1][2][-1]) == _kinds(counters):
+                first, _, members = groups[-1]
+                groups[-1] = (first, warp, (*members, counters))
+            else:
+                groups.append((warp, warp, (counters,)))
+        return [(first, last, _total(members)) for first, last, members in groups]
+
     @classmethod
     def of(cls, name: str, lines: tuple[str, ...], config: LaunchConfig, result: LaunchResult) -> LaunchReport:
         return cls(
@@ -88,6 +99,10 @@ class LaunchReport:
         ]
         counted = sorted(((n, k) for k, n in self.classes.items() if n), reverse=True)
         head.append("  " + ", ".join(f"{name} {count}" for count, name in counted))
+        for first, last, counters in self._role_groups():
+            top = sorted(((n, k) for k, n in counters.items() if n), reverse=True)[:6]
+            warps = f"warp {first}" if first == last else f"warps {first}-{last}"
+            head.append(f"    {warps}: " + (", ".join(f"{name} {count}" for count, name in top) or "nothing"))
         moved = [f"{name} {count}" for name, count in self.engines.items() if count]
         if moved:
             head.append("  " + ", ".join(moved))
@@ -102,6 +117,10 @@ def short_name(kernel: str) -> str:
 
 def _threads(config: LaunchConfig) -> int:
     return config.block[0] * config.block[1] * config.block[2]
+
+
+def _kinds(counters: dict[str, int]) -> set[str]:
+    return {name for name, count in counters.items() if count}
 
 
 def _total(counters: tuple[dict[str, int], ...]) -> dict[str, int]:

@@ -8,6 +8,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
+from torch._guards import active_fake_mode
+from torch.overrides import TorchFunctionMode
 
 _CUDA = 2  # kDLCUDA (DLPack, DLDeviceType)
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -39,6 +41,32 @@ class Presented:
         head = _Head.from_address(_pointer(capsule, b"dltensor"))
         head.device.type, head.device.id = _CUDA, 0
         return capsule
+
+
+class OnDevice(TorchFunctionMode):
+    """Code written for a GPU says device="cuda": inside the device context that is the CPU."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if active_fake_mode() is None:  # fake tensors have no memory and may be on any device
+            if func is torch.Tensor.cuda:
+                return args[0]
+            if func is torch.Tensor.to:
+                args = (args[0], *(_host(value) for value in args[1:]))
+            if "device" in kwargs:
+                kwargs = {**kwargs, "device": _host(kwargs["device"])}
+        return func(*args, **kwargs)
+
+
+def _host(device: Any) -> Any:
+    """`device`, or the CPU where it names a CUDA device."""
+    if isinstance(device, str) and device.partition(":")[0] == "cuda":
+        return "cpu"
+    if isinstance(device, torch.device) and device.type == "cuda":
+        return torch.device("cpu")
+    return device
 
 
 def is_host_tensor(value: object) -> bool:

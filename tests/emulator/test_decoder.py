@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 
 import pytest
+from ptx_opcodes import OPCODES
 
 from attn_dsl.emulator import PtxError, ptx
 from attn_dsl.emulator.decoder import decode
@@ -62,6 +63,10 @@ def test_every_handler_of_the_table_is_in_the_core():
     have = handler_names()
     missing = {form.handler for form in TABLE if form.handler and "{" not in form.handler} - have - {"mov"}
     assert missing == set()
+
+
+def test_every_opcode_of_flash_attn_4_is_in_the_table():
+    assert [opcode for opcode in OPCODES if not any(form.handler for form, _ in lookup(opcode))] == []
 
 
 def expansions(form: Form) -> list[str]:

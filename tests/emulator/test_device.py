@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -239,6 +240,37 @@ def test_nothing_stays_changed():
     with pytest.raises(ValueError, match="inside"), emulator.device("sm_90a"):
         raise ValueError("inside")
     assert changed(before, settings()) == []
+
+
+def test_code_that_says_cuda_gets_cpu_tensors_inside_only():
+    with emulator.device("sm_100a"):
+        a = torch.ones(4, device="cuda")
+        b = torch.zeros(4).to("cuda:0", torch.float64)
+        c = torch.empty_like(b, device=torch.device("cuda", 0)).cuda()
+        assert {t.device.type for t in (a, b, c)} == {"cpu"}
+        assert b.dtype == torch.float64
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.ones(4, device="cuda")
+
+
+def test_a_kernel_for_another_architecture_is_refused():
+    a, b, c = vectors()
+    with emulator.device("sm_90a"):
+        tensors = [from_dlpack(t) for t in (a, b, c)]
+        with pytest.raises(Exception, match="sm_100a"):
+            cute.compile(kernels.add, *tensors, N, options="--gpu-arch sm_100a")
+
+
+def test_a_compiled_module_from_a_file_is_refused(tmp_path: Path):
+    with emulator.device("sm_100a"), pytest.raises(EmulatorError, match=r"func\.o") as caught:
+        cute.runtime.load_module(str(tmp_path / "func.o"), enable_tvm_ffi=True)
+    assert code_of(caught) == "E313"
+
+
+def test_a_kernel_that_never_ends_is_given_up():
+    with emulator.device("sm_100a", budget=10_000), pytest.raises(KernelFinding, match="10000") as caught:
+        kernels.forever(1)
+    assert caught.value.findings[0].kind == "budget"
 
 
 def test_devices_do_not_nest():

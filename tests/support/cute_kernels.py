@@ -93,3 +93,17 @@ def _say(value: cutlass.Int32):
 def say(value: cutlass.Int32):
     """One thread prints."""
     _say(value).launch(grid=[1, 1, 1], block=[32, 1, 1])
+
+
+@cute.kernel
+def _forever(value: cutlass.Int32):
+    count = value
+    while count > 0:
+        count = count ^ 2
+        cute.arch.sync_threads()
+
+
+@cute.jit
+def forever(value: cutlass.Int32):
+    """A loop that never ends for value = 1."""
+    _forever(value).launch(grid=[1, 1, 1], block=[32, 1, 1])
