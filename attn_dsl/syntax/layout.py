@@ -166,7 +166,7 @@ class Writer:
         for comment in self._inside(position, stop):
             self._written.add(comment.start)
             between = self.source.text[position : comment.start]
-            if entries and "\n" not in between and entries[-1].comment is None and not entries[-1].is_comment:
+            if entries and "\n" not in between:
                 entries[-1].comment = self._text(comment)
             else:
                 blank = blanks and bool(entries) and self._blank_between(position, comment.start)
