@@ -207,6 +207,7 @@ def test_a_comment_that_can_stand_nowhere_else_goes_above_its_statement():
     assert formatted("let a = 1\n\nparam x: int[ # one\n heads # two\n] = 3 # kept") == (
         "let a = 1\n\n# one\n# two\nparam x: int[heads] = 3  # kept\n"
     )
+    assert formatted("let x = f(-( # lost\n a), b)") == "# lost\nlet x = f(-a, b)\n"
     assert formatted("paged { # empty\n}") == "# empty\npaged {}\n"
 
 
