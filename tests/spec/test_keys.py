@@ -18,6 +18,8 @@ mask = causal and near(window)
 score = score + slopes[h]
 """
 
+OPERANDS = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, kv_heads, dim]\n"
+
 KEYS = {"meaning": meaning_key, "interface": interface_key, "plan": plan_key}
 
 
@@ -74,13 +76,63 @@ def test_what_changes_which_key(old, new, names):
     assert changed(old, new) == names
 
 
-def test_two_captures_swapped_are_another_meaning():
-    text = BASE.replace("score + slopes[h]", "score * slopes[h] + offset[h]") + "offset: f32[heads]\n"
-    swapped = text.replace("slopes[h] + offset[h]", "offset[h] + slopes[h]")
-    # renaming both captures gives the first text again, so the meaning is the same and the interface is not
-    assert keys(text)["meaning"] == keys(swapped)["meaning"]
-    assert attn_dsl.parse(text).score != attn_dsl.parse(swapped).score
-    assert keys(text)["plan"] == keys(text)["plan"]
+# (base with two things of one kind, the same with the two swapped): renaming gives the first text again, so the meaning
+# is the same, but a kernel of one computes something else for inputs of the same names
+SWAPS = {
+    "captures": "a: f32[heads]\nc: f32[heads]\nscore = score * {0}[h] + {1}[h]",
+    "parameters": "param a: int\nparam c: int\nmask = kv_idx < {0} and q_idx < {1}",
+    "scale and sink": "param a: float\nparam c: float\nscale = {0}\nsink = {1}",
+    "lengths": "a: i32[batch]\nc: i32[batch]\nlengths k {{ used = {0}, left_pad = {1} }}",
+}
+
+
+@pytest.mark.parametrize("body", SWAPS.values(), ids=SWAPS)
+def test_swapped_names_are_the_same_meaning_and_another_plan(body):
+    one, other = (keys(OPERANDS + body.format(*names)) for names in (("a", "c"), ("c", "a")))
+    assert one["meaning"] == other["meaning"]
+    assert one["plan"] != other["plan"]
+
+
+# pairs of texts that compute different things
+DIFFERENT = {
+    "extents of two axes": ("a: f32[m, n]\nmask = a[0, 0] > m", "a: f32[m, n]\nmask = a[0, 0] > n"),
+    "sum of other axes": (
+        "a: f32[m]\ne: f32[n]\nc: f32[2 * m]\nmask = a[0] + e[0] + c[kv_idx] > 0",
+        "a: f32[m]\ne: f32[n]\nc: f32[2 * n]\nmask = a[0] + e[0] + c[kv_idx] > 0",
+    ),
+    "one tensor for two lengths": (
+        "a: i32[batch]\nc: i32[batch]\nlengths q { used = a }\nlengths k { used = c }",
+        "a: i32[batch]\nlengths q { used = a }\nlengths k { used = a }",
+    ),
+    "axes fixed": (
+        "axis m = 3\naxis n = 4\na: f32[m, n]\nmask = a[0, 0] > 0",
+        "axis m = 4\naxis n = 3\na: f32[m, n]\nmask = a[0, 0] > 0",
+    ),
+    "ranges": ("param a: int in 1..\nmask = kv_idx // a < 2", "param a: int in 2..\nmask = kv_idx // a < 2"),
+    "owners of a parameter": ("param a: int[heads]\nmask = kv_idx < a", "param a: int[kv_heads]\nmask = kv_idx < a"),
+    "element types": ("a: u8[heads]\nmask = kv_idx < a[h]", "a: i8[heads]\nmask = kv_idx < a[h]"),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT.values(), ids=DIFFERENT)
+def test_other_meanings_have_other_keys(one, other):
+    assert keys(OPERANDS + one)["meaning"] != keys(OPERANDS + other)["meaning"]
+
+
+def test_views_of_one_pool_and_of_two_are_different_meanings():
+    query = "q: bf16[batch, seq_q, heads, dim]\n"
+    pool = "{}: bf16[2, batch, seq_k, kv_heads, dim]\n"
+    views = "view k = a[0, :, :, :, :]\nview v = {}[1, :, :, :, :]\n"
+    one = keys(query + pool.format("a") + views.format("a"))
+    two = keys(query + pool.format("a") + pool.format("c") + views.format("c"))
+    assert one["meaning"] != two["meaning"]
+
+
+def test_names_of_the_axes_of_captures_are_no_meaning():
+    body = "a: f32[{0}, 2 * {0}]\nmask = a[0, kv_idx] > 0"
+    one, other = (keys(OPERANDS + body.format(name)) for name in ("m", "n"))
+    assert one["meaning"] == other["meaning"]
+    assert one["plan"] != other["plan"]
 
 
 def test_fixed_axes_are_part_of_the_meaning():
