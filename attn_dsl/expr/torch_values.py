@@ -142,6 +142,19 @@ class TorchAlgebra:
         return _times_derivative(torch.cos, x)
 
 
+def saturated(value: Tensor, type: ValueType, low: int | float | None, high: int | float | None) -> Tensor:
+    """The elements of a parameter given as a tensor, moved into its range: `clamp(x, low, high)`, ints also into i32.
+
+    A NaN becomes an end of the range, if it has one: what is proved of a parameter holds for every tensor.
+    """
+    if type is INT:
+        return value.clamp(I32_MIN if low is None else low, I32_MAX if high is None else high)
+    end = low if high is None else high
+    if end is None:
+        return value
+    return torch.where(value.isnan(), end, value.clamp(low, high))
+
+
 def _times_derivative(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
     """`function(*operands)` whose backward, a product with a derivative, maps a gradient of 0 to 0."""
     if not torch.is_grad_enabled() or not any(operand.requires_grad for operand in operands):

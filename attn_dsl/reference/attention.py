@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ..diagnostics import CallError, Diagnostics
-from ..expr import INT, children_first
-from ..expr.operators import I32_MAX, I32_MIN
-from ..expr.torch_values import TorchAlgebra
+from ..expr import children_first
+from ..expr.torch_values import TorchAlgebra, saturated
 from ..spec.model import AttentionSpec, Axis, Param, Slice
 from ..spec.model import Tensor as SpecTensor
 from ..spec.shapes import solve_extents
@@ -140,14 +139,12 @@ def _extents_and_geometry(spec: AttentionSpec, tensors: Mapping[str, Tensor]) ->
 
 
 def _parameter(param: Param, value: Value | None, algebra: TorchAlgebra) -> Tensor:
-    """A parameter as a tensor; the contents of a given tensor are clamped into the parameter's range, ints into i32."""
+    """A parameter as a tensor; the contents of a given tensor are moved into the parameter's range."""
     if value is None:
         raise CallError.of("E270", f"parameter '{param.name}' has no default and no value was given")
     if not isinstance(value, Tensor):
         return torch.tensor(value, dtype=algebra.dtype(param.type), device=algebra.device)
-    value = value.to(algebra.dtype(param.type))
-    lowest, highest = (I32_MIN, I32_MAX) if param.type is INT else (-math.inf, math.inf)
-    return value.clamp(lowest if param.low is None else param.low, highest if param.high is None else param.high)
+    return saturated(value.to(algebra.dtype(param.type)), param.type, param.low, param.high)
 
 
 def _operand(spec: AttentionSpec, tensors: Mapping[str, Tensor], name: str) -> Tensor:

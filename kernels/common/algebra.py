@@ -232,13 +232,13 @@ def clamped(value: Any, low: int, high: Any) -> Any:
 
 
 def saturated(value: Any, low: int | float | None, high: int | float | None) -> Any:
-    """An element of a parameter tensor in its range: Int32, or Float32, where NaN stays NaN."""
+    """An element of a parameter tensor in its range: Int32, or Float32 without NaN if the range has an end."""
     kind = type(value)
     if isinstance(value, Int32 | Int64):
         value = larger(smaller(value, kind(I32_MAX if high is None else high)), kind(I32_MIN if low is None else low))
         return Int32(value)
-    if low is not None:
-        value = choose(value < kind(low), kind(low), value)
     if high is not None:
-        value = choose(value > kind(high), kind(high), value)
+        value = choose(value <= kind(high), value, kind(high))
+    if low is not None:
+        value = choose(value >= kind(low), value, kind(low))
     return value.to(Float32)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attn_dsl.expr import Expr, evaluate
 from attn_dsl.expr.interval import FloatInterval, Interval, IntervalAlgebra, IntInterval, Truth
-from attn_dsl.expr.torch_values import TorchAlgebra
+from attn_dsl.expr.torch_values import TorchAlgebra, saturated
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW, Dependence
 from attn_dsl.lowering.tiles.torch_numbers import TorchNumbers
 from attn_dsl.spec.model import AttentionSpec
@@ -119,8 +119,7 @@ class Leaves:
         value = self.binding.values[name]
         if node.op == "param":
             param = self._spec.param(name)
-            if param.low is not None or param.high is not None:
-                value = value.clamp(param.low, param.high)  # as on every target: a divisor stays positive
+            value = saturated(value.to(self.values.dtype(node.type)), node.type, param.low, param.high)
             value = value if value.dim() == 0 or param.per is None else value[index[_PARAM_INDEX[param.per]]]
         else:
             value = self._element(node, value, operands, index)

@@ -148,6 +148,14 @@ def test_parameter_tensors_are_clamped_into_their_range():
         _close(found, _expected(q, k, v, lambda row, meant=meant: row.j // meant == row.i // meant))
 
 
+@pytest.mark.parametrize(("given", "end"), [("1.0..=3.0", 3.0), ("2.0..", 2.0), ("..=3.0", 3.0)])
+def test_nan_in_a_parameter_tensor_is_an_end_of_its_range(given, end):
+    spec = attn_dsl.parse(BSHD + f"param size: float in {given}\nmask = kv_idx // max(floor(size), 1) == 0")
+    tensors = dict(zip("qkv", _operands(), strict=True))
+    expected = attention(spec, tensors, {"size": end})
+    _close(attention(spec, tensors, {"size": torch.tensor(math.nan)}), expected)
+
+
 def test_int_parameter_tensors_without_a_range_are_clamped_into_i32():
     """Proofs of integer widths rely on it: (2^31 - 1) * 2^31 fits i64, 2^40 * 2^31 does not."""
     spec = attn_dsl.parse(

@@ -139,6 +139,24 @@ def test_a_packed_tile_joins_the_heads_of_its_group() -> None:
         assert found.is_exact, (tile_q, found)
 
 
+@pytest.mark.parametrize(
+    ("declared", "mask", "given", "meant"),
+    [
+        ("int", "kv_idx < (n & 7)", torch.tensor(2**40), 2**31 - 1),
+        ("int[heads]", "kv_idx < (n & 15)", torch.tensor([2**40 + 3, -(2**50)]), [2**31 - 1, -(2**31)]),
+        ("float in 4.0..", "kv_idx < floor(n)", torch.tensor(torch.nan), 4.0),
+    ],
+)
+def test_parameter_tensors_are_moved_into_their_range(
+    declared: str, mask: str, given: torch.Tensor, meant: object
+) -> None:
+    """As the reference does it: the tiles of the given number itself are others."""
+    analysis = _analysis(f"param n: {declared}\nmask = {mask}")
+    sizes = _sizes(16, 32, heads=2)
+    grid = analysis.evaluate(Binding.of(sizes, {"n": given}), 4, 4, False)
+    assert compare(analysis.spec, Binding.of(sizes, {"n": torch.tensor(meant)}), grid).is_exact
+
+
 def test_packed_sequences_are_analysed_one_by_one() -> None:
     analysis = _analysis("mask = kv_idx <= q_pos", PACKED)
     seq_q, seq_k = [0, 17, 3, 40, 0], [5, 17, 20, 33, 0]
