@@ -184,7 +184,7 @@ def test_the_document_has_the_same_table() -> None:
         ("attn_dsl.expr.node", "from attn_dsl.spec import types"),
         ("attn_dsl.lowering.plan", "from attn_dsl.kernels.sm100 import forward"),
         ("attn_dsl.lowering.plan", "from attn_dsl.runtime import cache"),
-        ("attn_dsl.emulator.device", "from attn_dsl.spec import types"),
+        ("attn_dsl.emulator.gpu", "from attn_dsl.spec import types"),
         ("attn_dsl.reference.forward", "from attn_dsl.lowering import tiles"),
         ("attn_dsl.spec.types", "import cutlass.cute as cute"),
     ],

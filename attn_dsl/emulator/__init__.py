@@ -8,8 +8,8 @@
 """
 
 from . import ptx
-from .device import Device, RecordedLaunch, device
 from .errors import EmulatorError, KernelFinding, PtxError
+from .gpu import Device, RecordedLaunch, device
 from .report import Finding, LaunchReport
 
 __all__ = [

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..diagnostics import AttnDslError, Diagnostic, Source, Span
+
+if TYPE_CHECKING:
+    from .report import Finding
 
 
 class EmulatorError(AttnDslError):
@@ -21,4 +26,4 @@ class PtxError(EmulatorError):
 class KernelFinding(EmulatorError):
     """A kernel did something wrong (E319); `findings` lists everything that was found up to the stop."""
 
-    findings: tuple[object, ...] = ()
+    findings: tuple[Finding, ...] = ()

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterable
 from dataclasses import replace
 
-from .errors import KernelFinding
+from .errors import EmulatorError, KernelFinding
 from .native import Alloc, LaunchConfig, Program
 from .program import DecodedProgram
 from .report import Finding, LaunchReport, short_name
@@ -32,11 +32,18 @@ class Loaded:
 
     def run(self, config: LaunchConfig, params: bytes, allocations: Iterable[Alloc]) -> LaunchReport:
         """Run one launch. Raises EmulatorError (E312) if its shape is impossible; findings are in the report."""
+        program, name = self.decoded, short_name(self.decoded.name)
+        for what, declared, given in (
+            ("block", program.block, config.block),
+            ("cluster", program.cluster, config.cluster),
+        ):
+            if declared and declared != given:
+                raise EmulatorError.of("E312", f"{name}: launched with a {what} {given}, the kernel says {declared}")
         ranges = list(allocations)
-        if self.decoded.globals:
-            ranges.append(Alloc(ctypes.addressof(self._globals), len(self.decoded.globals)))
+        if program.globals:
+            ranges.append(Alloc(ctypes.addressof(self._globals), len(program.globals)))
         result = self._program.launch(config, params, ranges)
-        return LaunchReport.of(self.decoded.name, self.decoded.lines, config, result)
+        return LaunchReport.of(program.name, program.lines, config, result)
 
 
 def raise_findings(findings: tuple[Finding, ...]) -> None:

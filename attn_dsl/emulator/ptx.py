@@ -117,6 +117,8 @@ def _bytes_of(value: Argument, size: int) -> bytes:
         return ctypes.addressof(value).to_bytes(size, "little")
     if isinstance(value, ctypes.Structure):
         return bytes(value)
+    if value.device.type != "cpu":
+        raise EmulatorError.of("E312", f"a tensor on {value.device} is an argument", hint="give CPU tensors")
     return value.data_ptr().to_bytes(size, "little")
 
 

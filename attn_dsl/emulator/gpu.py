@@ -188,7 +188,7 @@ class Device:
         loaded = _loaded(ptx, launch.kernel)
         program = loaded.decoded
         name = short_name(launch.kernel)
-        self._check(name, launch, program)
+        self._check_target(name, program)
         params = bytearray(program.param_bytes)
         for ordinal, (offset, size) in enumerate(program.params):
             params[offset : offset + size] = launch.argument(ordinal, size)
@@ -226,26 +226,9 @@ class Device:
         if self.options.findings == "error":
             raise_findings(report.findings)
 
-    def _check(self, name: str, launch: HostLaunch, program: DecodedProgram) -> None:
-        wanted = int(self.arch.removeprefix("sm_").rstrip("a"))
-        if program.target != wanted:
+    def _check_target(self, name: str, program: DecodedProgram) -> None:
+        if program.target != int(self.arch.removeprefix("sm_").rstrip("a")):
             raise EmulatorError.of("E315", f"{name} is PTX for sm_{program.target}, the device is an {self.arch}")
-        threads = launch.block[0] * launch.block[1] * launch.block[2]
-        if not 0 < threads <= MAX_THREADS:
-            raise EmulatorError.of(
-                "E312", f"{name}: {threads} threads in a block {launch.block}; 1 to {MAX_THREADS} are possible"
-            )
-        if program.block and program.block != launch.block:
-            raise EmulatorError.of(
-                "E312", f"{name}: launched with a block {launch.block}, compiled for {program.block}"
-            )
-        shared = program.static_smem + launch.dyn_smem
-        if shared > MAX_SHARED:
-            raise EmulatorError.of(
-                "E312",
-                f"{name}: {shared} bytes of shared memory ({program.static_smem} static), more than {MAX_SHARED}",
-                hint="use smaller tiles or fewer pipeline stages",
-            )
 
 
 def _device_attributes(arch: str, multiprocessors: int) -> dict[int, int]:
