@@ -202,8 +202,8 @@ class CuteAlgebra:
         return instruction("cos.approx.f32 $0, $1;", Float32, "=f,f", _reduced(x))
 
     def inverse(self, x: Any) -> Any:
-        """1 / x, correctly rounded: for a divisor that many dividends share."""
-        return Float32(1.0) / x
+        """1 / x: for a divisor that many dividends share."""
+        return self.div(Float32(1.0), x)
 
     def _reciprocal(self, x: Any) -> Any:
         return cute.arch.rcp_approx(x)
