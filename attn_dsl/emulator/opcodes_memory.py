@@ -48,7 +48,13 @@ def _atomics() -> list[Form]:
         Form(f"atom.{head}.op=cas.{tail}", "atom", "dv:{t} m sv:{t} sv:{t} s:b64?", _space_class, mods),
         Form(f"red.{head}.{ops}.{tail}", "red", "m sv:{t} s:b64?", _space_class, mods),
         Form("red.async.x=/.*/", "", "*", "SHARED", hint="use cp.reduce.async.bulk"),
-        Form("st.async.x=/.*/", "", "*", "SHARED", hint="use cp.async.bulk"),
+        Form(
+            "st.async.weak?.shared::cluster?.mbarrier::complete_tx::bytes.vec=v2|v4?.t=b32|u32|s32|f32|b64|u64|s64|f64",
+            "st_async",
+            "m sv:{t} m",
+            "SHARED",
+            ("T:t",),
+        ),
         Form("multimem.x=/.*/", "", "*", "GLOBAL", hint="multicast memory is not modelled"),
     ]
 

@@ -71,6 +71,7 @@ class _Reader:
         ]
         self.tokens.append((*_END[:2], len(source.text)))
         self.at = 0
+        self._vectors: list[dict[str, tuple[Name, ...]]] = []  # by open block: vector registers and their elements
         self._line_ends = [match.start() for match in re.finditer("\n", source.text)]
 
     # tokens
@@ -278,6 +279,7 @@ class _Reader:
 
     def block(self) -> Block:
         block = Block()
+        self._vectors.append({})
         while not self.accept("}"):
             kind, text, start = self.tokens[self.at]
             if kind == "word" and self.tokens[self.at + 1][1] == ":":
@@ -306,6 +308,7 @@ class _Reader:
                 self.at += 1
             else:
                 raise self.fail(f"'{text or 'the end of the text'}' does not start a statement")
+        self._vectors.pop()
         return block
 
     def names(self) -> tuple[str, ...]:
@@ -316,6 +319,8 @@ class _Reader:
         return tuple(found)
 
     def registers(self, block: Block) -> None:
+        elements = {".v2": "xy", ".v4": "xyzw"}.get(self.peek(), "")
+        self.at += bool(elements)
         token = self.tokens[self.at]
         kind = self.take()[1:]
         if kind not in TYPE_BITS:
@@ -326,10 +331,22 @@ class _Reader:
             if self.accept("<"):
                 count = self.integer()
                 self.expect(">")
-            block.registers.append(Registers(name, kind, count))
+            for register in [f"{name}.{e}" for e in elements] or [name]:
+                block.registers.append(Registers(register, kind, count))
+            self._vectors[-1][name] = tuple(Name(f"{name}.{e}") for e in elements)
             if not self.accept(","):
                 break
         self.expect(";")
+
+    def named(self, text: str) -> Name | Vector:
+        """What a name stands for as an operand: itself, or the elements of a vector register."""
+        name, dot, element = text.rpartition(".")
+        for vectors in reversed(self._vectors):
+            if text in vectors:
+                return Vector(vectors[text]) if vectors[text] else Name(text)
+            if dot and vectors.get(name) and element in "rgba":  # another spelling of x, y, z, w
+                return Name(f"{name}.{'xyzw'['rgba'.index(element)]}")
+        return Name(text)
 
     def instruction(self) -> Instruction:
         start = self.tokens[self.at][2]
@@ -357,7 +374,7 @@ class _Reader:
                 return Pair(Name(text), Name(self.word("a register")))
             if self.tokens[self.at][1] in ("+", "-") and self.tokens[self.at][0] == "mark":
                 return Memory(Name(text), self.offset())  # an address expression, as in `mov.b32 %r, symbol+8`
-            return Name(text)
+            return self.named(text)
         if kind == "number":
             return self.number()
         self.at += 1

@@ -145,6 +145,31 @@ def test_bulk_push_to_another_cta():
     assert torch.equal(out, source)
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_st_async_from_a_vector_register(late: int):
+    """Lane i of rank 0 stores four words to rank 1 and signals 16 bytes there."""
+    out = torch.zeros(128, dtype=torch.int32)
+    sync = "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;"
+    body = [
+        init_barriers(1),
+        "setp.eq.s32 %p5, %r3, 1;\nand.pred %p6, %p0, %p5;",
+        "@%p6 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 512;",
+        sync,
+        "@%p5 bra READER;",
+        offsets(4),
+        "mapa.shared::cluster.u32 %r7, %r51, 1;\nmapa.shared::cluster.u32 %r8, %r1, 1;",
+        "{ .reg .v4 .s32 abcd;\nmul.lo.s32 abcd.x, %r0, 4;",
+        *(f"add.s32 abcd.{element}, abcd.x, {i};" for i, element in ((1, "y"), (2, "b"), (3, "w"))),
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.s32 [%r7], abcd, [%r8]; }",
+        "bra END;\nREADER:",
+        wait(0),
+        dump(512, 0, 32),
+        f"END:\n{sync}",
+    ]
+    launch(entry("\n".join(body), pointers=1), [out], block=32, cluster=2, late=late)
+    assert torch.equal(out, torch.arange(128, dtype=torch.int32))
+
+
 def matrices(num: int) -> torch.Tensor:
     return torch.randint(0, 2**15, (num, 8, 8), dtype=torch.int16, generator=torch.Generator().manual_seed(num))
 

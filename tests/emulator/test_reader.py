@@ -149,6 +149,23 @@ def test_debugging_directives_and_pragmas_are_passed_over():
     assert [item.opcode for item in body.statements if isinstance(item, Instruction)] == ["ret"]
 
 
+def test_vector_registers_are_their_elements():
+    """Elements have names (x or r first); the whole name is a vector operand, in the scope that declares it."""
+    text = (
+        "{ .reg .v2 .s32 ab; mov.s32 ab.x, %r1; mov.s32 ab.g, %r2; st.async.b64 [%r3], ab, [%r4]; }\nmov.b32 ab, %r1;"
+    )
+    body = read(HEAD + f".visible .entry k() {{\n{text}\n}}").entries[0].body
+    inner, outer = body.statements
+    assert isinstance(inner, Block)
+    assert [r.name for r in inner.registers] == ["ab.x", "ab.y"]
+    operands = [s.operands for s in inner.statements if isinstance(s, Instruction)]
+    assert operands[0][0] == Name("ab.x")
+    assert operands[1][0] == Name("ab.y")
+    assert operands[2][1] == Vector((Name("ab.x"), Name("ab.y")))
+    assert isinstance(outer, Instruction)
+    assert outer.operands[0] == Name("ab")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [

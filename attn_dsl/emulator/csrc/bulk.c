@@ -21,7 +21,7 @@ static void run_copy(EmuAsync *a)
         if (c->mbar_cta[k]) emu_mbar_complete_tx(a->w, a->in, c->mbar_cta[k], c->mbar_off, c->bytes);
 }
 
-static int elem_bytes(int type)
+static uint32_t elem_bytes(int type)
 {
     return type == EMU_T_F16 || type == EMU_T_BF16 ? 2 : type == EMU_T_U64 || type == EMU_T_S64 || type == EMU_T_B64 || type == EMU_T_F64 ? 8 : 4;
 }
@@ -29,7 +29,7 @@ static int elem_bytes(int type)
 static void run_reduce(EmuAsync *a)
 {
     const Copy *c = (const void *)a->payload;
-    emu_reduce(c->dst[0], c->src, c->bytes / (uint32_t)elem_bytes(c->type), c->type, c->op);
+    emu_reduce(c->dst[0], c->src, c->bytes / elem_bytes(c->type), c->type, c->op);
     if (c->mbar_cta[0]) emu_mbar_complete_tx(a->w, a->in, c->mbar_cta[0], c->mbar_off, c->bytes);
 }
 
@@ -165,6 +165,54 @@ static int emu_h_bulk_dsmem(EmuWarp *w, const EmuInstr *in, uint32_t exec)
     return each(w, in, exec, dsmem_lane, 0, "a bulk copy");
 }
 
+/* ---- st.async -------------------------------------------------------------------------------------------------------- */
+
+typedef struct AsyncStore {
+    uint8_t *dst;
+    EmuCta *mbar_cta;
+    uint32_t mbar_off, bytes;
+    uint32_t words[4];
+} AsyncStore;
+
+static void run_async_store(EmuAsync *a)
+{
+    const AsyncStore *s = (const void *)a->payload;
+    memcpy(s->dst, s->words, s->bytes);
+    emu_mbar_complete_tx(a->w, a->in, s->mbar_cta, s->mbar_off, s->bytes);
+}
+
+/* st.async: each lane stores up to 16 bytes to shared memory of the cluster and signals an mbarrier beside it (PTX ISA,
+ * "st.async"). mod[0]: type of an element, 32 or 64 bits. */
+static int emu_h_st_async(EmuWarp *w, const EmuInstr *in, uint32_t exec)
+{
+    const EmuOperand *v = &in->op[1];
+    uint32_t slots = elem_bytes((int)in->mod[0]) / 4;
+    emu_src_check(w, in, in->op[0].reg, 1, exec, EMU_USE_ADDRESS);
+    emu_src_check(w, in, in->op[2].reg, 1, exec, EMU_USE_ADDRESS);
+    for (int32_t i = 0; i < v->off; i++) emu_src_check(w, in, emu_vec(w, v, (uint32_t)i), slots, exec, EMU_USE_STORE);
+    for (uint32_t m = exec; m; m &= m - 1) {
+        uint32_t lane = (uint32_t)__builtin_ctz(m), off;
+        AsyncStore s = {.bytes = (uint32_t)v->off * slots * 4};
+        EmuCta *to = emu_shared(w, in, shared_of(w, &in->op[0], lane), s.bytes, s.bytes, 0, &off);
+        s.mbar_cta = emu_shared(w, in, shared_of(w, &in->op[2], lane), 8, 8, 0, &s.mbar_off);
+        if (!to || !s.mbar_cta) return EMU_STOP;
+        if (s.mbar_cta != to)
+            return emu_find(w, in, EMU_FIND_MBAR_INVALID, "the mbarrier is in CTA rank %u, the destination in CTA rank %u",
+                            s.mbar_cta->rank, to->rank);
+        EmuActor actor = emu_actor_mbar(w, in, to, s.mbar_off);
+        if (emu_smem_write(&actor, to, off, s.bytes)) return EMU_STOP;
+        for (int32_t i = 0; i < v->off; i++)
+            for (uint32_t k = 0; k < slots; k++)
+                s.words[(uint32_t)i * slots + k] = emu_reg(w, emu_vec(w, v, (uint32_t)i), k)[lane];
+        s.dst = to->smem + off;
+        if (w->launch->late) memset(s.dst, 0xFF, s.bytes);
+        EmuAsync *a = emu_async_new(w, in, EMU_Q_TMA, run_async_store, sizeof(s));
+        memcpy(a->payload, &s, sizeof(s));
+        emu_async_submit(a);
+    }
+    return EMU_NEXT;
+}
+
 /* ---- stores and reductions --------------------------------------------------------------------------------------- */
 
 static int out_lane(EmuWarp *w, const EmuInstr *in, uint32_t lane, int reduce)
@@ -229,4 +277,4 @@ static int emu_h_bulk_wait(EmuWarp *w, const EmuInstr *in, uint32_t exec)
 
 const EmuHandlerEntry emu_handlers_bulk[] = {
     EMU_ENTRY(bulk_load),   EMU_ENTRY(bulk_dsmem),  EMU_ENTRY(bulk_store), EMU_ENTRY(bulk_reduce),
-    EMU_ENTRY(bulk_commit), EMU_ENTRY(bulk_wait), {0}};
+    EMU_ENTRY(bulk_commit), EMU_ENTRY(bulk_wait),   EMU_ENTRY(st_async),   {0}};
