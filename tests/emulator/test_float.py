@@ -262,3 +262,111 @@ def test_mixed_precision_fma_rounds_once() -> None:
     got = run_lanes("fma.rn.f32.bf16 <D>, <A>, <B>, <C>;", [a, b, c], "b16 b16 b32", "b32")
     for x, y, z, bits in zip(a, b, c, got, strict=True):
         assert bits == encode(decode(x, BF16) * decode(y, BF16) + value(z), F32)
+
+
+def doubles(seed: int) -> list[float]:
+    rng = random.Random(seed)
+    return [rng.uniform(-1, 1) * 2.0 ** rng.randrange(-30, 30) for _ in range(32)]
+
+
+def b64(values: list[float]) -> list[int]:
+    return [int(struct.unpack("<Q", struct.pack("<d", v))[0]) for v in values]
+
+
+def test_f64_arithmetic() -> None:
+    a, b = doubles(20), doubles(21)
+    rules = {"add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y}
+    for op, rule in rules.items():
+        got = run_lanes(f"{op}.rn.f64 <D>, <A>, <B>;", [b64(a), b64(b)], "b64 b64", "b64")
+        assert got == b64([rule(x, y) for x, y in zip(a, b, strict=True)]), op
+    got = run_lanes("cvt.rn.f32.f64 <D>, <A>;", [b64(a)], "b64", "b32")
+    assert got == [encode(Fraction(x), F32) for x in a]
+    got = run_lanes("cvt.f64.f32 <D>, <A>;", [[f32(x) for x in a]], "b32", "b64")
+    assert got == b64([struct.unpack("<f", struct.pack("<f", x))[0] for x in a])
+
+
+@pytest.mark.parametrize("op", ["div.rn.f32", "rcp.rn.f32", "sqrt.rn.f32"])
+def test_ieee_division_and_root(op: str) -> None:
+    a, b = floats(22), [abs(x) & 0x7FFFFFFF for x in mixed(23)]
+    if op == "div.rn.f32":
+        got = run_lanes(f"{op} <D>, <A>, <B>;", [a, b], "b32 b32", "b32")
+        want = [encode(value(x) / value(y), F32) for x, y in zip(a, b, strict=True)]
+        assert got == [w or x & 0x80000000 for w, x in zip(want, a, strict=True)]
+    elif op == "rcp.rn.f32":
+        assert run_lanes(f"{op} <D>, <A>;", [b], "b32", "b32") == [encode(1 / value(y), F32) for y in b]
+    else:
+        for y, bits in zip(b, run_lanes(f"{op} <D>, <A>;", [b], "b32", "b32"), strict=True):
+            below, above = (value(bits + d) for d in (-1, 1))
+            half_below, half_above = (below + value(bits)) / 2, (above + value(bits)) / 2
+            assert half_below**2 <= value(y) <= half_above**2
+
+
+def test_bits_of_floats() -> None:
+    a, b = floats(24), mixed(25)
+    assert run_lanes("neg.f32 <D>, <A>;", [a], "b32", "b32") == [x ^ 0x80000000 for x in a]
+    assert run_lanes("abs.f32 <D>, <A>;", [a], "b32", "b32") == [x & 0x7FFFFFFF for x in a]
+    got = run_lanes("copysign.f32 <D>, <A>, <B>;", [a, b], "b32 b32", "b32")
+    assert got == [(y & 0x7FFFFFFF) | (x & 0x80000000) for x, y in zip(a, b, strict=True)]
+    special = [0x7F800000, 0x7FC00000, 0x00000001, 0x3F800000] * 8
+    for test, want in {
+        "finite": "0011",
+        "infinite": "1000",
+        "notanumber": "0100",
+        "subnormal": "0010",
+        "normal": "0001",
+    }.items():
+        got = run_lanes(f"testp.{test}.f32 %p1, <A>; selp.b32 <D>, 1, 0, %p1;", [special], "b32", "b32")
+        assert "".join(map(str, got[:4])) == want, test
+
+
+def test_three_operands() -> None:
+    a, b, c = floats(26), mixed(27), mixed(28)
+    got = run_lanes("max.f32 <D>, <A>, <B>, <C>;", [a, b, c], "b32 b32 b32", "b32")
+    assert [value(g) for g in got] == [max(map(value, t)) for t in zip(a, b, c, strict=True)]
+    got = run_lanes("min.f32 <D>, <A>, <B>, <C>;", [a, b, c], "b32 b32 b32", "b32")
+    assert [value(g) for g in got] == [min(map(value, t)) for t in zip(a, b, c, strict=True)]
+
+
+@pytest.mark.parametrize(("text", "fmt"), [("f16", F16), ("bf16", BF16)])
+def test_narrow_pairs(text: str, fmt: Format) -> None:
+    rng = random.Random(29)
+    top = fmt.infinity - (1 << fmt.mantissa_bits) * 4
+    a, b = (
+        [rng.getrandbits(1) << 15 | rng.randrange(1 << fmt.mantissa_bits, top) for _ in range(64)] for _ in range(2)
+    )
+    pairs = [[v[2 * i + 1] << 16 | v[2 * i] for i in range(32)] for v in (a, b)]
+    rules = {
+        "add.rn": lambda x, y: x + y,
+        "sub.rn": lambda x, y: x - y,
+        "mul.rn": lambda x, y: x * y,
+        "max": max,
+        "min": min,
+    }
+    for op, rule in rules.items():
+        got = run_lanes(f"{op}.{text}x2 <D>, <A>, <B>;", pairs, "b32 b32", "b32")
+        for i, word in enumerate(got):
+            for bits, x, y in ((word & 0xFFFF, a[2 * i], b[2 * i]), (word >> 16, a[2 * i + 1], b[2 * i + 1])):
+                want = encode(rule(decode(x, fmt), decode(y, fmt)), fmt)
+                if want & 0x7FFF:
+                    assert bits == want, (op, hex(x), hex(y))
+
+
+def test_widening_pairs() -> None:
+    codes = [(7 * i + 3) % 0x7E for i in range(64)]
+    pairs = [codes[2 * i + 1] << 8 | codes[2 * i] for i in range(32)]
+    for name, fmt in (("e4m3x2", E4M3), ("e5m2x2", E5M2)):
+        limit = fmt.infinity if fmt.has_infinity else 0x7F
+        got = run_lanes(f"cvt.rn.f16x2.{name} <D>, <A>;", [[p % (limit << 8 | limit) for p in pairs]], "b16", "b32")
+        for p, word in zip((p % (limit << 8 | limit) for p in pairs), got, strict=True):
+            for code, half in ((p & 255, word & 0xFFFF), (p >> 8, word >> 16)):
+                exact = decode(code, fmt)
+                if isinstance(exact, Fraction):
+                    assert decode(half, F16) == exact
+
+
+def test_rounding_to_integral_floats() -> None:
+    xs = [f32(v) for v in (2.5, -2.5, 3.5, 0.4999, -0.75, 1e9, 7.0, -3.2)] * 4
+    for mode, rule in {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}.items():
+        got = run_lanes(f"cvt.{mode}.f32.f32 <D>, <A>;", [xs], "b32", "b32")
+        want = [rule(struct.unpack("<f", struct.pack("<I", x))[0]) for x in xs]
+        assert [decode(g, F32) for g in got] == want, mode

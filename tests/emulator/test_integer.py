@@ -179,3 +179,55 @@ def test_vectors_pack_and_unpack() -> None:
     check("mov.b64 <D>, {<A>, <B>};", (32, 32), 64, lambda a, b: b << 32 | a)
     check("mov.b32 {%h30, %h31}, <A>;\nmov.b32 <D>, {%h31, %h30};", (32,), 32, lambda a: a >> 16 | a << 16)
     check("mov.b64 {%r30, %r31}, <A>;\nsub.s32 <D>, %r31, %r30;", (64,), 32, lambda a: (a >> 32) - a)
+
+
+def clamp(v: int) -> int:
+    return max(-(2**31), min(2**31 - 1, v))
+
+
+SIGNED_RULES: dict[str, Callable[[int, int], int]] = {
+    "add.sat.s32": lambda a, b: clamp(a + b),
+    "sub.sat.s32": lambda a, b: clamp(a - b),
+    "min.relu.s32": lambda a, b: max(min(a, b), 0),
+    "max.relu.s32": lambda a, b: max(a, b, 0),
+}
+
+
+@pytest.mark.parametrize("op", SIGNED_RULES)
+def test_saturation_and_relu(op: str) -> None:
+    check(f"{op} <D>, <A>, <B>;", (32, 32), 32, lambda a, b: SIGNED_RULES[op](signed(a, 32), signed(b, 32)))
+
+
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_negation_and_absolute_value(bits: int) -> None:
+    check(f"neg.s{bits} <D>, <A>;", (bits,), bits, lambda a: -a)
+    check(f"abs.s{bits} <D>, <A>;", (bits,), bits, lambda a: abs(signed(a, bits)))
+
+
+def test_insertion_funnel_shift_and_distance() -> None:
+    check("bfi.b32 <D>, <A>, <B>, 5, 9;", (32, 32), 32, lambda a, b: (b & ~(511 << 5)) | (a & 511) << 5)
+    check("bfi.b64 <D>, <A>, <B>, 40, 60;", (64, 64), 64, lambda a, b: (b & ((1 << 40) - 1)) | a << 40)
+    amounts = "and.b32 %r50, <C>, 63; "
+    both = (32, 32, 32)
+    check(amounts + "shf.l.wrap.b32 <D>, <A>, <B>, %r50;", both, 32, lambda a, b, c: ((b << 32 | a) << (c & 31)) >> 32)
+    check(amounts + "shf.r.wrap.b32 <D>, <A>, <B>, %r50;", both, 32, lambda a, b, c: (b << 32 | a) >> (c & 31))
+    clamped = amounts + "shf.l.clamp.b32 <D>, <A>, <B>, %r50;"
+    check(clamped, both, 32, lambda a, b, c: ((b << 32 | a) << min(c & 63, 32)) >> 32)
+    check("sad.u32 <D>, <A>, <B>, <C>;", both, 32, lambda a, b, c: abs(a - b) + c)
+    check("cnot.b32 <D>, <A>;", (32,), 32, lambda a: int(a == 0))
+    check("mad.wide.s32 <D>, <A>, <B>, <C>;", (32, 32, 64), 64, lambda a, b, c: signed(a, 32) * signed(b, 32) + c)
+    check("mad.hi.u32 <D>, <A>, <B>, <C>;", both, 32, lambda a, b, c: (a * b >> 32) + c)
+
+
+def test_predicate_logic() -> None:
+    text = "setp.lt.u32 %p1, <A>, <B>; setp.lt.u32 %p2, <B>, <C>; {op} selp.b64 %d50, 3, 4, %p3; cvt.u32.u64 <D>, %d50;"
+    rules: dict[str, Callable[[bool, bool], bool]] = {
+        "and.pred %p3, %p1, %p2;": lambda p, q: p and q,
+        "or.pred %p3, %p1, %p2;": lambda p, q: p or q,
+        "xor.pred %p3, %p1, %p2;": lambda p, q: p != q,
+        "not.pred %p3, %p1;": lambda p, q: not p,
+        "mov.pred %p3, -1;": lambda p, q: True,
+        "and.pred %p3, %p1, !%p2;": lambda p, q: p and not q,
+    }
+    for op, rule in rules.items():
+        check(text.format(op=op), (32, 32, 32), 32, lambda a, b, c, rule=rule: 3 if rule(a < b, b < c) else 4)
