@@ -4,13 +4,15 @@
         out = function(q, k, v)  # CuTe DSL code, CPU tensors
     print(gpu.report())
 
-`ptx.load(text).launch(...)` runs a kernel given as PTX text, without CuTe DSL.
+`ptx.load(text).launch(...)` runs a kernel given as PTX text, without CuTe DSL. `run_in_worker(function, ..., arch=...)`
+opens the device in a fresh process, for libraries that remember the first architecture they saw.
 """
 
 from . import ptx
 from .errors import EmulatorError, KernelFinding, PtxError
 from .gpu import Device, RecordedLaunch, device
 from .report import Finding, LaunchReport
+from .worker import WorkerResult, run_in_worker
 
 __all__ = [
     "Device",
@@ -20,6 +22,8 @@ __all__ = [
     "LaunchReport",
     "PtxError",
     "RecordedLaunch",
+    "WorkerResult",
     "device",
     "ptx",
+    "run_in_worker",
 ]

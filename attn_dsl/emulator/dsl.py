@@ -222,7 +222,7 @@ def _check_mark(mark: str | None, arch: str) -> None:
         raise EmulatorError.of(
             "E315",
             f"a function compiled for {mark} is called on an {arch}",
-            hint="a library may remember the first architecture it saw: use one architecture in a process",
+            hint="a library may remember the first architecture it saw: use run_in_worker for another one",
         )
 
 

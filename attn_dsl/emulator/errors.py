@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 class EmulatorError(AttnDslError):
     """The virtual device cannot do what it was asked (E31x)."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors travel between processes with everything they know."""
+        return type(self), (self.diagnostics,), dict(self.__dict__)
+
 
 class PtxError(EmulatorError):
     """The PTX text is malformed, or uses something that is not modelled (E30x)."""
