@@ -49,19 +49,20 @@ def assign(code: list[Ins], blocks: list[BasicBlock]) -> Slots:
                 if register.bits > 1:
                     extend(register.index, at)
     keep = set(_bits(live_in[0])) if blocks else set()
-    _asynchronous(code, end, keep)
+    _asynchronous(code, start, end, keep)
     return _scan(registers, start, end, keep)
 
 
-def _asynchronous(code: list[Ins], end: dict[int, int], keep: set[int]) -> None:
+def _asynchronous(code: list[Ins], start: dict[int, int], end: dict[int, int], keep: set[int]) -> None:
     for at, ins in enumerate(code):
         if ins.handler == "tcgen05_ld":
             results = [register.index for register in ins.defs]
             last = max((end[index] for index in results), default=at)
             if last == at:  # nobody reads them: the load may still be under way at any later point
                 keep.update(results)
-            for index in results:
-                end[index] = last
+            first = min((start[index] for index in results), default=at)
+            for index in results:  # in a loop, a result may be read before the load in the text
+                start[index], end[index] = first, last
         elif ins.handler == "wgmma":
             keep.update(register.index for register in (*ins.defs, *ins.uses) if register.bits > 1)
 
