@@ -205,25 +205,41 @@ void emu_matrix_blocks(const EmuCta *cta, const EmuMatrix *m, uint32_t mn, uint3
     if (negate) flip(blocks, mn * k);
 }
 
+/* Eight rows of one unit along K each: t[row][per] to even and odd rows of quads, k the fastest but for the quad. */
+static inline void put_rows(const float (*t)[16], uint32_t per, float *even, float *odd)
+{
+    for (uint32_t i = 0; i < per; i++)
+        for (uint32_t q = 0; q < 4; q++) {
+            even[i * 4 + q] = t[2 * q][i];
+            odd[i * 4 + q] = t[2 * q + 1][i];
+        }
+}
+
 void emu_matrix_quads(const EmuCta *cta, const EmuMatrix *m, uint32_t mn, uint32_t k, int type, int negate, float *quads)
 {
     uint32_t per = 16u / m->elem_bytes;
     if (!m->mn_major) {
-        for (uint32_t r = 0; r < mn; r++) {
-            float t[16], *to = quads + (r / 8 * 2 + r % 2) * 4 * k + r % 8 / 2;
+        float t[8][16];
+        for (uint32_t g = 0; g < mn / 8; g++)
             for (uint32_t u = 0; u < k / per; u++) {
-                unit(cta, emu_matrix_unit(m, r, u), type, t);
-                for (uint32_t i = 0; i < per; i++) to[(u * per + i) * 4] = t[i];
+                for (uint32_t r = 0; r < 8; r++) unit(cta, emu_matrix_unit(m, g * 8 + r, u), type, t[r]);
+                float *even = quads + (g * 2 * k + u * per) * 4, *odd = even + 4 * k;
+                if (per == 8)
+                    put_rows((const float (*)[16])t, 8, even, odd);
+                else
+                    put_rows((const float (*)[16])t, per, even, odd);
             }
-        }
     } else {
         for (uint32_t u = 0; u < mn / per; u++)
             for (uint32_t j = 0; j < k; j++) {
                 float t[16];
                 unit(cta, emu_matrix_unit(m, u, j), type, t);
-                for (uint32_t i = 0; i < per; i++) {
-                    uint32_t r = u * per + i;
-                    quads[((r / 8 * 2 + r % 2) * k + j) * 4 + r % 8 / 2] = t[i];
+                for (uint32_t i = 0; i < per; i += 8) { /* eight columns (MN-major types have 8 or 16) make two quads */
+                    float *even = quads + ((u * per + i) / 8 * 2 * k + j) * 4, *odd = even + 4 * k;
+                    for (uint32_t q = 0; q < 4; q++) {
+                        even[q] = t[i + 2 * q];
+                        odd[q] = t[i + 2 * q + 1];
+                    }
                 }
             }
     }
