@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from engine_gemm import wgmma_gemm
+from engine_kernels import wait
+
+from attn_dsl.emulator.errors import KernelFinding
 
 
 @pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
@@ -28,3 +31,56 @@ def test_types(dtype: torch.dtype, registers: bool):
 def test_widths_with_a_in_registers(n: int, late: int):
     got, a, b = wgmma_gemm(n, 64, torch.bfloat16, False, n != 80 and n != 8, 128, registers=True, late=late, seed=late)
     assert torch.equal(got, a.double() @ b.double().T)
+
+
+@pytest.mark.parametrize("registers", [False, True])
+def test_half_accumulators(registers: bool):
+    got, a, b = wgmma_gemm(32, 64, torch.float16, False, True, 64, registers=registers, half=True)
+    assert torch.equal(got, a.double() @ b.double().T)
+
+
+def test_negated_operands():
+    def negate_b(text: str) -> str:
+        assert "%p3, 1, 1, 0, 0;" in text
+        return text.replace("%p3, 1, 1, 0, 0;", "%p3, 1, -1, 0, 0;")
+
+    got, a, b = wgmma_gemm(32, 64, torch.bfloat16, False, False, 128, change=negate_b)
+    assert torch.equal(got, -(a.double() @ b.double().T))
+
+
+FENCE = "wgmma.fence.sync.aligned;"
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "registers", "kind"),
+    [
+        (WAIT, "", False, "wgmma-order"),  # D is stored while the group is in flight
+        (WAIT, WAIT.replace("0", "1"), False, "wgmma-order"),
+        (FENCE, "", True, "wgmma-order"),  # A was loaded into registers, no fence since
+        (FENCE, f"mov.b32 %r200, 0;\n{FENCE}\nmov.b32 %r201, 0;", False, "wgmma-order"),  # D written after the fence
+        ("wgmma.commit_group", "mov.b32 %r121, 0;\nwgmma.commit_group", True, "wgmma-order"),  # A changed in flight
+        (wait(0), "", False, "uninit-shared"),  # a warp comes before the tiles
+        ("setp.ne.s32 %p3, 0, 0;", "setp.ne.s32 %p3, 1, 0;", False, "uninit-register"),  # D is read, never written
+        ("wgmma.commit_group", "st.shared.b32 [%r1+1024], %r0;\nwgmma.commit_group", False, "wgmma-order"),
+    ],
+)
+def test_findings(old: str, new: str, registers: bool, kind: str):
+    def change(text: str) -> str:
+        assert old in text
+        return text.replace(old, new, 1)
+
+    with pytest.raises(KernelFinding) as caught:
+        wgmma_gemm(32, 64, torch.bfloat16, False, False, 128, registers=registers, change=change)
+    assert caught.value.findings[0].kind == kind
+
+
+@pytest.mark.parametrize(("bit", "words"), [(49, "base offset"), (53, "bits 14-15"), (12, "outside"), (3, "first row")])
+def test_bad_descriptors(bit: int, words: str):
+    def flip(text: str) -> str:
+        old = text.split("mov.b64 %d11, ")[1].split(";")[0]
+        return text.replace(f"%d11, {old};", f"%d11, {int(old) | 1 << bit};", 1)
+
+    with pytest.raises(KernelFinding) as caught:
+        wgmma_gemm(32, 64, torch.bfloat16, False, False, 128, change=flip, smem=32 * 1024)
+    assert words in caught.value.findings[0].text

@@ -201,9 +201,11 @@ def wgmma_gemm(
     *,
     registers: bool = False,
     values=integers,
+    change=None,
+    half: bool = False,
     **options,
 ):
-    """(D, A, B) of a product of one warpgroup."""
+    """(D, A, B) of a product of one warpgroup. `change` edits the PTX before it runs; `half`: D is f16."""
     step, eb = K_STEP[dtype], torch.empty(0, dtype=dtype).element_size()
     a, b = Operand(64, k, a_mn, span, eb), Operand(n, k, b_mn, span, eb)
     a_values, b_values = values((64, k), dtype, n), values((n, k), dtype, n + 1)
@@ -211,8 +213,8 @@ def wgmma_gemm(
     b_tensor = b_values.t().contiguous() if b_mn else b_values
     fragments = a_fragments(a_values, step)
     b_at = DATA + (a.bytes + 1023) // 1024 * 1024
-    dtype_d = "s32" if dtype == torch.int8 else "f32"
-    n_d = n // 2
+    dtype_d = "s32" if dtype == torch.int8 else "f16" if half else "f32"
+    n_d = n // 4 if half else n // 2
     d = ", ".join(f"%r{200 + i}" for i in range(n_d))
     lines = [init_barriers(1), expect(0, a.bytes + b.bytes)]
     lines += [tma_load(2, DATA + at, 0, c, 0) for c, at in a.loads()] + [
@@ -237,6 +239,9 @@ def wgmma_gemm(
     out = torch.zeros(128, n_d, dtype=torch.int32)
     text = entry("\n".join(lines), pointers=4, maps=2, target="sm_90a")
     maps = [tensor_map(t, op.box, swizzle=op.span) for t, op in ((a_tensor, a), (b_tensor, b))]
-    launch(text, [out, a_tensor, b_tensor, fragments, *maps], **options)
+    launch(change(text) if change else text, [out, a_tensor, b_tensor, fragments, *maps], **options)
+    if half:  # a register holds two neighbours of a row
+        pairs = out.view(torch.float16).reshape(128, 2 * n_d)
+        return unscatter(pairs, n).double(), a_values, b_values
     got = unscatter(out if dtype == torch.int8 else out.view(torch.float32), n)
     return got.double(), a_values, b_values
