@@ -1,7 +1,7 @@
 """The target sm90: a bound call to a compiled Hopper kernel and its launch.
 
-A kernel serves every value outside of its shape class: head dimensions, and whether a parameter comes as a number or as
-a tensor. Everything else that it has built in is the spec's.
+A kernel serves every value outside of its shape class: head dimensions, how many query heads share a tile, and whether
+a parameter comes as a number or as a tensor. Everything else that it has built in is the spec's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_dsl.lowering.forward import ForwardPlan, ParamArgument, ShapeClass, refusals, select
+from attn_dsl.lowering.forward import ForwardPlan, ParamArgument, ShapeClass, pack_of, refusals, select
 
 from ..diagnostics import CallError, Diagnostic, Diagnostics, UnsupportedError
 from ..expr import INT
@@ -104,7 +104,8 @@ def shape_class(call: Call) -> ShapeClass:
     params = tuple(
         _param_argument(param, call.params[param.name]) for param in spec.params if param.name in call.params
     )
-    return ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params)
+    group = call.extents["heads"] // call.extents[spec.kv_heads_axis]
+    return ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params, pack_of(spec, group))
 
 
 def _param_argument(param: Param, value: Value) -> ParamArgument:
@@ -200,7 +201,7 @@ def _pairs_per_section(plan: ForwardPlan, call: Call, seq_k: int) -> int:
         return 1
     group = call.extents["heads"] // call.extents[call.spec.kv_heads_axis]
     one = max(1, seq_k * (plan.dim + plan.dim_v) * call.tensors["k"].element_size())
-    return group * max(1, L2_BYTES // one)
+    return group // plan.pack * max(1, L2_BYTES // one)
 
 
 def _capture(tensor: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from cutlass import Float32, Int32
 from attn_dsl.expr import Expr, children_first
 from attn_dsl.expr.evaluate import method_name
 from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, saturated, smaller, widened
+from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.lowering.forward import ForwardPlan
 
 ROW, COLUMN, SCORE = "row", "column", "score"
@@ -52,14 +53,17 @@ class Place:
     """One row or one column, and what is known there."""
 
     index: Any  # Int32: q_idx or kv_idx, inside the sequence wherever an expression reads or divides by it
+    head: Any = None  # Int32: the row's query head, where rows of several heads share a tile
     values: dict[Any, Any] = field(default_factory=dict)
 
 
-def dependences(nodes: Iterable[Expr]) -> dict[Expr, frozenset[str]]:
-    """What each node below `nodes` changes with inside a tile."""
+def dependences(nodes: Iterable[Expr], by_row: frozenset[str] = NOTHING) -> dict[Expr, frozenset[str]]:
+    """What each node below `nodes` changes with inside a tile; `by_row` are further leaves that change with the row."""
     found: dict[Expr, frozenset[str]] = {}
     for node in children_first(nodes):
         own = _VARIABLES.get(str(node.attr), NOTHING) if node.op == "var" else NOTHING
+        if node.op in ("var", "param") and node.attr in by_row:
+            own = frozenset({ROW})
         found[node] = own.union(*(found[argument] for argument in node.args))
     return found
 
@@ -95,9 +99,14 @@ class Scope:
         """Values at a row of the sequence."""
         return self.evaluate(roots, row=Place(q_idx))
 
-    def row(self, q_idx: Any) -> Place:
-        """The row q_idx, or the last of the sequence if q_idx lies past it."""
-        return Place(smaller(q_idx, self.seq_q - Int32(1)))
+    def row(self, q_idx: Any, head: Any = None) -> Place:
+        """The row q_idx, or the last of the sequence if q_idx lies past it, of query head `head` (None: of `h`)."""
+        return Place(smaller(q_idx, self.seq_q - Int32(1)), head)
+
+    def rows(self, fragment: Fragment) -> list[Place]:
+        """The rows of a fragment."""
+        heads = fragment.heads or [None for _ in fragment.rows]
+        return [self.row(q_idx, head) for q_idx, head in zip(fragment.rows, heads, strict=True)]
 
     def column(self, kv_idx: Any, *, inside: bool) -> Place:
         """The column kv_idx; with `inside` the last of the sequence if kv_idx lies past it."""
@@ -110,7 +119,7 @@ class Scope:
         algebra = CuteAlgebra(self.plan.wide, fast_tanh=self.plan.fast_tanh)
         wanted = list(roots)
         here: dict[Any, Any] = {}
-        depends = dependences(wanted)
+        depends = dependences(wanted, self._by_row)
 
         def kept(node: Expr) -> dict[Any, Any]:
             on = depends[node]
@@ -141,12 +150,19 @@ class Scope:
                 values[node] = narrowed(node, value, self.plan.wide)
         return [kept(root)[root] for root in wanted]
 
+    @property
+    def _by_row(self) -> frozenset[str]:
+        """The leaves that change with the query head, if rows of several heads share a tile."""
+        if self.plan.pack == 1:
+            return NOTHING
+        return frozenset({"h"}) | {param.name for param in self.plan.params if param.per == "heads"}
+
     def _leaf(self, node: Expr, operands: tuple[Any, ...], row: Place | None, column: Place | None, score: Any) -> Any:
         name = str(node.attr)
         if node.op == "size":
             return self.arguments.size(name)
         if node.op == "param":
-            return self._param(name)
+            return self._param(name, row)
         if node.op == "read":
             return self._element(name, operands)
         if name in ("q_idx", "q_pos"):
@@ -155,14 +171,21 @@ class Scope:
         if name == "kv_idx":
             assert column is not None
             return column.index
-        return score if name == "score" else getattr(self, name)
+        return score if name == "score" else self._index(name, row)
 
-    def _param(self, name: str) -> Any:
+    def _index(self, name: str, row: Place | None) -> Any:
+        """The value of `b`, `h`, `kv_h`, `seq_q` or `seq_k`."""
+        if name == "h" and self.plan.pack > 1:
+            assert row is not None
+            return row.head
+        return getattr(self, name)
+
+    def _param(self, name: str, row: Place | None) -> Any:
         place = next(i for i, param in enumerate(self.plan.params) if param.name == name)
         param, given = self.plan.params[place], self.arguments.params[place]
         if param.form == "number":
             return given
-        index = Int32(0) if param.form == "scalar_tensor" else getattr(self, _PER[str(param.per)])
+        index = Int32(0) if param.form == "scalar_tensor" else self._index(_PER[str(param.per)], row)
         return saturated(given[index], param.low, param.high)
 
     def _element(self, name: str, indices: tuple[Any, ...]) -> Any:

@@ -21,16 +21,14 @@ def mask_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any
     `scores` is f32 (rows, columns), a row per entry of `fragment.rows`.
     """
     first = tile * Int32(plan.tile_k)
-    for place in range(len(fragment.rows)):
-        row = scope.row(fragment.rows[place])
-        if plan.mask.kind == "elements":
-            continue
+    if plan.mask.kind == "elements":
+        _mask_elements(plan, scope, fragment, scores, first)
+        return
+    for place, row in enumerate(scope.rows(fragment)):
         words = row_words(plan, scope, fragment, row, first)
         for j in range(fragment.count):
             kept = (words[j // WORD] & Int32(_bit(j % WORD))) != Int32(0)
             scores[place, j] = choose(kept, scores[place, j], Float32(-math.inf))
-    if plan.mask.kind == "elements":
-        _mask_elements(plan, scope, fragment, scores, first)
 
 
 def row_words(plan: ForwardPlan, scope: Scope, fragment: Fragment, row: Place, first: Any) -> list[Any]:
@@ -92,7 +90,7 @@ def _low_bits(count: Any, word: int) -> Any:
 
 def _mask_elements(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, first: Any) -> None:
     inside = needs_inside([plan.mask.mask], COLUMN)
-    rows = [scope.row(row) for row in fragment.rows]
+    rows = scope.rows(fragment)
     start = first + fragment.base
     for j in range(fragment.count):
         kv_idx = start + Int32(fragment.offset(j))

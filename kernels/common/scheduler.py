@@ -12,7 +12,10 @@ from cutlass import Int32, const_expr
 def tile_of_block(
     tiles: Int32, heads: Int32, batch: Int32, pairs_per_section: Int32, longest_first: cutlass.Constexpr[bool]
 ) -> tuple[Int32, Int32, Int32]:
-    """(query tile, head, batch entry) of this thread block, for a grid of tiles * heads * batch blocks."""
+    """(query tile, head, batch entry) of this thread block, for a grid of tiles * heads * batch blocks.
+
+    `heads` counts K/V heads where the query heads of one share a tile.
+    """
     block, _, _ = cute.arch.block_idx()
     section = block // (pairs_per_section * tiles)
     within = block - section * pairs_per_section * tiles

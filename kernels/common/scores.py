@@ -21,7 +21,7 @@ def score_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: An
     if plan.fold_scale:
         return
     inside = needs_inside([plan.score], COLUMN)
-    rows = [scope.row(row) for row in fragment.rows]
+    rows = scope.rows(fragment)
     start = tile * Int32(plan.tile_k) + fragment.base
     for j in range(fragment.count):
         column = scope.column(start + Int32(fragment.offset(j)), inside=inside)

@@ -16,6 +16,7 @@ LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
 LANES_PER_ROW = 4
 Combine = Callable[[Float32, Float32], Float32]
+LAZY = 8.0  # in base 2: how far scores may rise above the maximum before it follows them
 CHAINS = 4  # independent chains of a reduction, so that one instruction's latency hides behind the others
 
 
@@ -49,7 +50,8 @@ def online_softmax(
 
     Args:
         scores: f32 (rows, columns), overwritten by the weights; -inf where a key is not visible.
-        row_max: f32 (rows), the largest score so far, before `scale`; -inf if there is none.
+        row_max: f32 (rows), the largest score so far, before `scale`, or one at most `LAZY` / `scale` below it; -inf if
+            there is none.
         row_sum: f32 (rows), the sum of this thread's own weights so far.
         scale: from scores to logarithms in base 2; positive.
         first: whether no tile came before; then both statistics are written without being read.
@@ -64,7 +66,9 @@ def online_softmax(
         largest = _across_lanes(cute.arch.fmax, _reduce(cute.arch.fmax, values))
         before = row_max[row]
         if not first:
+            # a maximum that is a little too small serves as well, and what was accumulated stays as it is
             largest = cute.arch.fmax(largest, before)
+            largest = cutlass.select_((largest - before) * scale > LAZY, largest, before)
         row_max[row] = largest
         # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
         base = cutlass.select_(largest == -Float32.inf, Float32(0.0), largest) * scale
@@ -88,7 +92,7 @@ def finish_softmax(row_max: Float32, row_sum: Float32, scale: Float32, sink: Flo
     `row_sum` is this thread's part; `sink` is a logit in base 2. A row that sees no key gets 0, and -inf or `sink`.
     """
     total = _across_lanes(_add, row_sum)
-    empty = total == 0.0  # the largest score of any other row has weight 1; NaN is not 0
+    empty = total == 0.0  # in any other row some score was the maximum and has weight 1; NaN is not 0
     largest = row_max * scale
     if sink is None:
         factor = cutlass.select_(empty, Float32(0.0), cute.arch.rcp_approx(total))

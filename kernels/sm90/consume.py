@@ -112,8 +112,8 @@ def consume_tiles(
     thread: Int32,
     first_row: Int32,
     last_row: Int32,
-) -> tuple[cute.Tensor, list[Float32], tuple[Int32, ...]]:
-    """(output accumulator, lse in base 2, q_idx) of this thread's rows."""
+) -> tuple[cute.Tensor, list[Float32], Fragment]:
+    """(output accumulator, lse in base 2, where they stand) of this thread's rows."""
     qk, pv = products
     sQ, sK, sVt = shared
     q_pipe, k_pipe, v_pipe = pipes
@@ -133,13 +133,15 @@ def consume_tiles(
     row_max.fill(-Float32.inf)
     row_sum.fill(0.0)
 
-    own_row = first_row + group * 64 + lane // 32 * 16 + lane % 32 // 4
+    own = group * 64 + lane // 32 * 16 + lane % 32 // 4
+    places = (own, own + ROW_STEP)
     fragment = Fragment(
-        rows=(own_row, own_row + ROW_STEP),
+        rows=tuple(first_row + place // plan.pack for place in places),
         width=COLUMNS_PER_STEP,
         stride=8,
         count=plan.tile_k // 4,
         base=lane % 4 * COLUMNS_PER_STEP,
+        heads=tuple(scope.h + place % plan.pack for place in places),
     )
     (scale,) = scope.fresh().uniform(plan.scale)
     bounds = tile_bounds(plan, scope.fresh(), first_row, last_row)
@@ -182,22 +184,23 @@ def consume_tiles(
             warpgroup.wait_group(0)
             v_pipe.consumer_release(before)
             convert(scores, weights)
-            rescale(output, [factors[row] for row in range(ROWS_PER_THREAD)])
+            if cute.arch.vote_any_sync(factors[0] != 1.0 or factors[1] != 1.0):
+                rescale(output, [factors[row] for row in range(ROWS_PER_THREAD)])
             n = last_visited(n - 1)
         v_pipe.consumer_wait(state)
         multiply(pv, output, weights, values[None, None, None, state.index], True)
         warpgroup.wait_group(0)
         v_pipe.consumer_release(state)
 
-    sink = None
-    if const_expr(plan.sink is not None):
-        (logit,) = scope.fresh().uniform(plan.sink)
-        sink = logit * LOG2_E
+    ending = scope.fresh()
     to_log2 = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
     factors, lse = [], []
     for row in cutlass.range_constexpr(ROWS_PER_THREAD):
+        sink = None
+        if const_expr(plan.sink is not None):
+            sink = ending.evaluate([plan.sink], row=ending.rows(fragment)[row])[0] * LOG2_E
         factor, logarithm = finish_softmax(row_max[row], row_sum[row], to_log2, sink)
         factors.append(factor)
         lse.append(logarithm)
     rescale(output, factors)
-    return output, lse, fragment.rows
+    return output, lse, fragment

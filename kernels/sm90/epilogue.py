@@ -16,15 +16,15 @@ def store_lse(
     plan: cutlass.Constexpr,
     mLSE: cute.Tensor,
     scope: cutlass.Constexpr,
-    rows: Values,
+    fragment: cutlass.Constexpr,
     lse: Values,
     lane: Int32,
 ) -> None:
     """Writes the logarithm of each row's denominator; one of the lanes that share a row does."""
     for place in cutlass.range_constexpr(len(lse)):
         value = lse[place] if const_expr(plan.lse_base == "2") else lse[place] * LN_2
-        if lane % LANES_PER_ROW == 0 and rows[place] < scope.seq_q:
-            mLSE[rows[place], scope.h, scope.b] = value
+        if lane % LANES_PER_ROW == 0 and fragment.rows[place] < scope.seq_q:
+            mLSE[fragment.rows[place], fragment.heads[place], scope.b] = value
 
 
 @cute.jit
@@ -58,8 +58,9 @@ def store_output(
     cute.arch.barrier(barrier_id=barriers.output[0].id + group, number_of_threads=barriers.output[0].threads)
     rows = WARPGROUP // 2
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) % 4 == 0:
-        gO = cute.local_tile(mO[None, None, scope.h, scope.b], (rows, plan.dim_v_padded), (None, 0))
+        packed = (plan.pack, rows // plan.pack)
+        gO = cute.local_tile(mO[None, None, scope.b], (packed, plan.dim_v_padded), (None, 0))
         target, source = tma_copy(o_atom, gO, cute.flat_divide(sO, (rows, plan.dim_v_padded))[None, None, None, 0])
-        cute.copy(o_atom, source[None, group], target[None, tile * plan.consumers + group])
+        cute.copy(o_atom, source[None, group], target[None, (scope.h // plan.pack, tile * plan.consumers + group)])
         cute.arch.cp_async_bulk_commit_group()
         cute.arch.cp_async_bulk_wait_group(0, read=True)

@@ -13,7 +13,7 @@ import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
 from cutlass import Float32, Int32, Int64, const_expr, pipeline
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.utils import LayoutEnum
+from cutlass.tensor_utils import LayoutEnum
 
 from attn_dsl.kernels.common.leaves import Arguments, Scope
 from attn_dsl.kernels.common.scheduler import tile_of_block
@@ -97,12 +97,13 @@ class Forward:
         """
         plan = self.plan
         element, o_element = ELEMENTS[plan.dtype], ELEMENTS[plan.o_dtype]
-        mQ = permuted(mQ, plan.q_axes, ("seq_q", "dim", "heads", "batch"))
+        # rows of Q and O are pairs of head and query row, of which a tile takes `pack` heads
+        mQ = cute.group_modes(permuted(mQ, plan.q_axes, ("heads", "seq_q", "dim", "batch")), 0, 2)
         kv_heads = "kv_heads" if const_expr("kv_heads" in plan.k_axes) else "heads"
         dim_v = "dim_v" if const_expr("dim_v" in plan.v_axes) else "dim"
         mK = permuted(mK, plan.k_axes, ("seq_k", "dim", kv_heads, "batch"))
         mV = permuted(mV, plan.v_axes, ("seq_k", dim_v, kv_heads, "batch"))
-        mO = permuted(mO, plan.o_axes, ("seq_q", dim_v, "heads", "batch"))
+        mO = cute.group_modes(permuted(mO, plan.o_axes, ("heads", "seq_q", dim_v, "batch")), 0, 2)
         mLSE = permuted(mLSE, plan.lse_axes, ("seq_q", "heads", "batch"))
 
         q_layout = tile_layout(element, plan.tile_q, plan.dim_padded)
@@ -110,15 +111,16 @@ class Forward:
         v_layout = tile_layout(element, plan.tile_k, plan.dim_v_padded, plan.stages)
         o_layout = tile_layout(o_element, plan.tile_q, plan.dim_v_padded)
         o_rows_layout = tile_layout(o_element, ROWS, plan.dim_v_padded)
+        rows, o_rows = (plan.pack, plan.tile_q // plan.pack), (plan.pack, ROWS // plan.pack)
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-        q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (plan.tile_q, plan.dim_padded))
+        q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (rows, plan.dim_padded))
         k_atom, k_tensor = cpasync.make_tiled_tma_atom(
             load, mK, cute.select(k_layout, mode=[0, 1]), (plan.tile_k, plan.dim_padded)
         )
         v_atom, v_tensor = cpasync.make_tiled_tma_atom(
             load, mV, cute.select(v_layout, mode=[0, 1]), (plan.tile_k, plan.dim_v_padded)
         )
-        o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_rows_layout, (ROWS, plan.dim_v_padded))
+        o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_rows_layout, (o_rows, plan.dim_v_padded))
 
         major = cute.nvgpu.OperandMajorMode
         groups = (plan.consumers, 1, 1)
@@ -133,7 +135,8 @@ class Forward:
             (ROWS, plan.dim_v_padded),
             a_source=warpgroup.OperandSource.RMEM,
         )
-        tiles = cute.ceil_div(mQ.shape[0], plan.tile_q)
+        heads, seq_q = mQ.shape[0]
+        tiles = cute.ceil_div(seq_q, rows[1])
         self.kernel(
             (q_atom, k_atom, v_atom, o_atom),
             (q_tensor, k_tensor, v_tensor, o_tensor),
@@ -141,11 +144,11 @@ class Forward:
             (qk, pv),
             mLSE,
             arguments,
-            mQ.shape[0],
-            mQ.shape[2] // mK.shape[2],
+            seq_q,
+            heads // mK.shape[2],
             shared_storage(plan, element, k_layout, v_layout),
         ).launch(
-            grid=(tiles * mQ.shape[2] * mQ.shape[3], 1, 1),
+            grid=(tiles * (heads // plan.pack) * mQ.shape[2], 1, 1),
             block=(WARPGROUP * (plan.consumers + 1), 1, 1),
             stream=stream,
             min_blocks_per_mp=1,
@@ -173,7 +176,7 @@ class Forward:
         if warp == 0:
             for atom in atoms:
                 cpasync.prefetch_descriptor(atom)
-        storage = cutlass.utils.SmemAllocator().allocate(Shared)
+        storage = cutlass.memory.SmemAllocator().allocate(Shared)
         sQ = storage.q.get_tensor(q_layout.outer, swizzle=q_layout.inner)
         sK = storage.k.get_tensor(k_layout.outer, swizzle=k_layout.inner)
         sV = storage.v.get_tensor(v_layout.outer, swizzle=v_layout.inner)
@@ -206,12 +209,14 @@ class Forward:
         cute.arch.sync_threads()
 
         seq_k, pairs_per_section = arguments[:2]
-        tiles = cute.ceil_div(seq_q, plan.tile_q)
-        heads, batch = mQ.shape[2], mQ.shape[3]
-        tile, head, entry = tile_of_block(tiles, heads, batch, pairs_per_section, plan.order == "longest_first")
+        rows = plan.tile_q // plan.pack
+        tiles = cute.ceil_div(seq_q, rows)
+        heads, batch = mQ.shape[0][0] // plan.pack, mQ.shape[2]
+        tile, place, entry = tile_of_block(tiles, heads, batch, pairs_per_section, plan.order == "longest_first")
+        head = place * plan.pack
         scope = Scope(plan, split_arguments(plan, arguments[2:]), entry, head, head // group, seq_q, seq_k)
-        first_row = tile * plan.tile_q
-        last_row = cutlass.min(first_row + plan.tile_q, seq_q) - 1
+        first_row = tile * rows
+        last_row = cutlass.min(first_row + rows, seq_q) - 1
         if warp < WARPGROUP // WARP:
             cute.arch.setmaxregister_decrease(plan.registers_producer)
             if warp == 0:
@@ -221,8 +226,8 @@ class Forward:
         else:
             cute.arch.setmaxregister_increase(plan.registers_consumer)
             thread = cute.arch.thread_idx()[0] - WARPGROUP
-            output, lse, rows = consume_tiles(
+            output, lse, fragment = consume_tiles(
                 plan, self.barriers, scope, products, (sQ, sK, sVt), pipes, thread, first_row, last_row
             )
-            store_lse(plan, mLSE, scope, rows, lse, thread)
+            store_lse(plan, mLSE, scope, fragment, lse, thread)
             store_output(plan, self.barriers, scope, products[1], o_atom, mO, sO, output, tile, thread)

@@ -40,7 +40,8 @@ def load_tiles(
     mQ, mK, mV = tensors
     sQ, sK, sV = shared
     q_pipe, k_pipe, v_pipe = pipes
-    gQ = cute.local_tile(mQ[None, None, scope.h, scope.b], (plan.tile_q, plan.dim_padded), (None, 0))
+    rows = (plan.pack, plan.tile_q // plan.pack)
+    gQ = cute.local_tile(mQ[None, None, scope.b], (rows, plan.dim_padded), (None, 0))
     gK = cute.local_tile(mK[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.dim_padded), (None, 0))
     gV = cute.local_tile(mV[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.dim_v_padded), (None, 0))
     q_source, q_target = tma_copy(q_atom, gQ, cute.append_ones(sQ, up_to_rank=3))
@@ -59,7 +60,7 @@ def load_tiles(
         )
         q_pipe.producer_acquire(q_state)
         full = q_pipe.producer_get_barrier(q_state)
-        cute.copy(q_atom, q_source[None, tile], q_target[None, 0], tma_bar_ptr=full)
+        cute.copy(q_atom, q_source[None, (scope.h // plan.pack, tile)], q_target[None, 0], tma_bar_ptr=full)
         # keys run one tile ahead of values, as the consumers do
         following = last_visited(n - 1)
         while following >= 0:

@@ -10,7 +10,7 @@ from attn_dsl.lowering.forward.plan import (
     ShapeClass,
 )
 from attn_dsl.lowering.forward.rules import check
-from attn_dsl.lowering.forward.sm90 import refusals, select
+from attn_dsl.lowering.forward.sm90 import pack_of, refusals, select
 
 __all__ = [
     "Bound",
@@ -21,6 +21,7 @@ __all__ = [
     "PiecePlan",
     "ShapeClass",
     "check",
+    "pack_of",
     "refusals",
     "select",
 ]

@@ -63,6 +63,7 @@ class ShapeClass:
     dim: int  # elements
     dim_v: int  # elements
     params: tuple[ParamArgument, ...] = ()
+    pack: int = 1  # query heads of a K/V head whose rows share a tile; 1: none do
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,9 @@ class ForwardPlan:
     dim_v: int  # elements of a row of v and o
     dim_padded: int  # elements of such a row in shared memory: a multiple of 16, the k of one wgmma
     dim_v_padded: int  # likewise
-    tile_q: int  # rows
+    tile_q: int  # rows: pairs of query row and packed head
     tile_k: int  # keys
+    pack: int  # query heads of a K/V head whose rows share a tile; 1: none do
     stages: int  # tiles of K, and of V, in flight
     consumers: int  # warpgroups that multiply, of tile_q / consumers rows each
     registers_producer: int  # per thread, setmaxnreg

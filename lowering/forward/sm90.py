@@ -13,7 +13,7 @@ from attn_dsl.lowering.forward.masks import mask_plan
 from attn_dsl.lowering.forward.plan import CaptureArgument, ForwardPlan, MaskPlan, ShapeClass, piece_expressions
 from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, ROWS, check, nearest_dim
 from attn_dsl.lowering.tiles import analyze
-from attn_dsl.lowering.tiles.dependence import rewrite
+from attn_dsl.lowering.tiles.dependence import HEAD, Dependence, rewrite
 from attn_dsl.spec.model import AttentionSpec, DType, Role
 from attn_dsl.spec.proofs import Ranges
 
@@ -44,12 +44,19 @@ ORDERS = {"auto": None, "linear": "in_order", "longest_first": "longest_first"}
 
 def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
     """What `spec` asks for that this target cannot do and that is no row of the table of capabilities (E281)."""
-    return tuple(_refusals(spec))
+    return (*operand_refusals(spec, TARGET), *_schedule_refusals(spec))
 
 
-def _refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
+def refusal(target: str, message: str, hint: str = WAY_OUT) -> Diagnostic:
+    """E281: `target` cannot do what `message` says."""
+    return Diagnostic("E281", f"target '{target}': {message}", hint=hint)
+
+
+def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
+    """What is wrong with the tensors of `spec` on a target of dense 16-bit operands."""
+
     def refuse(message: str, hint: str = WAY_OUT) -> Diagnostic:
-        return Diagnostic("E281", f"target '{TARGET}': {message}", hint=hint)
+        return refusal(target, message, hint)
 
     if spec.views:
         yield refuse(f"'{spec.views[0].name}' is a view", "give k and v as tensors of their own")
@@ -76,6 +83,12 @@ def _refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
         if extent is not None and (extent % DIM_STEP or extent > MAX_DIM):
             message = f"{axis} is {extent}; head dimensions are multiples of {DIM_STEP}, at most {MAX_DIM}"
             yield refuse(message, f"the nearest is {nearest_dim(extent)}")
+
+
+def _schedule_refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
+    def refuse(message: str, hint: str) -> Diagnostic:
+        return refusal(TARGET, message, hint)
+
     if spec.pack_gqa == "on":
         yield refuse("'pack gqa on' is not built", "'pack gqa auto' leaves the choice to the compiler")
     for key, value in spec.schedule:
@@ -98,7 +111,7 @@ def select(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     refused = refusals(spec)
     if refused:
         raise UnsupportedError(refused)
-    plan = _plan(spec, shape)
+    plan = plan_of(spec, shape)
     problems = check(plan)
     if problems:
         raise PlanError(problems)
@@ -119,7 +132,8 @@ class _Expressions:
         return rewrite(self._build, [root], self._extents)[0]
 
 
-def _plan(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
+def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
+    """The plan before its rules are checked. Other targets take from it what does not depend on the target."""
     analysis = analyze(spec)
     known = _Expressions(spec, shape, analysis.build)
     mask = mask_plan(analysis, known(spec.mask), known)
@@ -141,6 +155,7 @@ def _plan(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         dim_v_padded=padded[1],
         tile_q=tiles.tile_q,
         tile_k=tiles.tile_k,
+        pack=shape.pack,
         stages=tiles.stages,
         consumers=tiles.tile_q // ROWS,
         registers_producer=tiles.registers_producer,
@@ -172,6 +187,16 @@ def _plan(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
             if isinstance(interval, IntInterval) and not (interval.lo >= I32_MIN and interval.hi <= I32_MAX)
         ),
     )
+
+
+def pack_of(spec: AttentionSpec, group: int) -> int:
+    """How many of the `group` query heads of a K/V head share a tile: all, if the rows of one wgmma divide by them.
+
+    Tiles of keys are then visited once for all of them. A mask that differs from head to head keeps them apart.
+    """
+    if spec.pack_gqa == "off" or ROWS % group:
+        return 1
+    return 1 if Dependence(spec).on(spec.mask, HEAD) else group
 
 
 def _tiles(spec: AttentionSpec, dim: int) -> TileShape:

@@ -9,6 +9,7 @@ from gallery_cases import CASES
 
 import attn_dsl
 from attn_dsl.cli.accuracy import compare_lse, compare_output
+from attn_dsl.lowering.forward import pack_of
 from attn_dsl.runtime import random_inputs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -70,12 +71,24 @@ SPECS = {
         sinks: f32[heads]
         mask = kv_idx < q_pos - 40
         sink = sinks[h]""",
+    "reach_by_head": """
+        param reach: int[heads] in 1.. = 77
+        param gain: float[heads] = 0.5
+        mask = 0 <= q_pos - kv_idx < reach
+        score = gain * score""",
+    "gain_by_head": """
+        param gain: float[heads] = 0.5
+        sinks: f32[heads]
+        mask = kv_idx <= q_pos
+        score = gain * score
+        sink = sinks[h]""",
     "base_2": """
         lse_base = 2
         mask = kv_idx <= q_pos""",
 }
 LENGTHS = [(1, 1), (1, 300), (63, 257), (128, 128), (129, 640), (255, 384), (640, 127), (384, 255), (0, 5), (5, 0)]
-HEADS = [(3, 3), (4, 2), (6, 1), (10, 2)]
+LENGTHS += [(200, 333), (17, 90), (64, 64), (65, 129)]
+HEADS = [(3, 3), (4, 2), (6, 1), (10, 2), (8, 2), (16, 2), (16, 1)]
 DIMS = [(8, 8), (40, 24), (64, 64), (72, 96), (128, 128), (120, 64), (64, 128)]
 
 
@@ -114,14 +127,16 @@ def test_gallery(name):
 @pytest.mark.parametrize("name", sorted(SPECS))
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_lengths_and_groups(name, dtype):
-    """One kernel serves every length and group."""
+    """One kernel serves every length; groups whose heads share tiles have one each."""
     spec = spec_of(name, dtype)
     compiled = attn_dsl.compile(spec, target="sm90")
     for place, (seq_q, seq_k) in enumerate(LENGTHS):
         heads, kv_heads = HEADS[place % len(HEADS)]
         extents = {"batch": 2, "seq_q": seq_q, "seq_k": seq_k, "heads": heads, "kv_heads": kv_heads}
         check(spec, compiled, random_inputs(spec, extents | {"dim": 64, "dim_v": 64}, seed=place, device="cuda"))
-    assert len(compiled.backend.compiled) == 1
+    packed = {pack_of(spec, heads // kv_heads) for heads, kv_heads in HEADS}
+    assert packed == ({1} if name == "reach_by_head" else {1, 2, 4, 8, 16})
+    assert len(compiled.backend.compiled) == len(packed)
 
 
 @pytest.mark.parametrize(("dim", "dim_v"), DIMS)
@@ -155,6 +170,21 @@ def test_prefix_per_batch_entry():
     o, lse = attn_dsl.compile(spec, target="sm90")(**inputs.tensors, **params, return_lse=True)
     assert compare_output(o, expected[0], spec.output.dtype).ok
     assert compare_lse(lse, expected[1]).ok
+
+
+def test_parameters_per_head():
+    """Heads that share a tile have their own values."""
+    for name in ("reach_by_head", "gain_by_head"):
+        spec = spec_of(name)
+        extents = {"batch": 2, "seq_q": 333, "seq_k": 400, "heads": 8, "kv_heads": 2, "dim": 128, "dim_v": 128}
+        inputs = random_inputs(spec, extents, seed=4, device="cuda")
+        params = {"gain": torch.linspace(-1, 2, 8, device="cuda")}
+        if name == "reach_by_head":
+            params["reach"] = torch.tensor([1, 2, 5, 64, 128, 129, 400, 2**31 - 1], dtype=torch.int32, device="cuda")
+        expected = attn_dsl.compile(spec, target="reference-f64")(**inputs.tensors, **params, return_lse=True)
+        o, lse = attn_dsl.compile(spec, target="sm90")(**inputs.tensors, **params, return_lse=True)
+        assert compare_output(o, expected[0], spec.output.dtype).ok
+        assert compare_lse(lse, expected[1]).ok
 
 
 @pytest.mark.parametrize("order", ["bhsd", "bshd", "sbhd"])
@@ -205,7 +235,7 @@ def test_layouts_that_cannot_be_read():
     padded = torch.zeros(1, 64, 2, 68, dtype=torch.bfloat16, device="cuda")[..., :64]
     with pytest.raises(attn_dsl.CallError, match=r"E279.*k has stride 68 along kv_heads"):
         compiled(**{**tensors, "k": padded})
-    with pytest.raises(attn_dsl.CallError, match=r"E279.*v has stride 64 along dim_v"):
+    with pytest.raises(attn_dsl.CallError, match=r"E279.*v has stride 128 along dim_v"):
         compiled(**{**tensors, "v": tensors["v"].transpose(1, 3).contiguous().transpose(1, 3)})
 
 
