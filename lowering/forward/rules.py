@@ -111,11 +111,5 @@ def _count(root: Expr) -> int:
     return sum(1 for _ in children_first([root]))
 
 
-RULES: tuple[Callable[[ForwardPlan], Iterator[Diagnostic]], ...] = (
-    _dims,
-    _tiles,
-    _shared_memory,
-    _registers,
-    _arguments,
-    _sizes,
-)
+EVERY_TARGET: tuple[Callable[[ForwardPlan], Iterator[Diagnostic]], ...] = (_dims, _shared_memory, _arguments, _sizes)
+RULES = (_dims, _tiles, _shared_memory, _registers, _arguments, _sizes)
