@@ -59,6 +59,8 @@ def execute(options: argparse.Namespace) -> int:
     """Draws the mask that `options` asks for; the exit code."""
     if options.png is None and (options.scale is not None or options.no_labels):
         raise UsageError.say("--scale and --no-labels describe a PNG file", "add --png OUT")
+    if options.png is not None and not options.png.lower().endswith(".png"):
+        raise UsageError.say(f"--png {options.png}: not the name of a PNG file", "give a name that ends in .png")
     spec = files.spec(options.file, values.constants(options.const))
     style = terminal_style(options.color)
     with Progress("loading torch") as progress:

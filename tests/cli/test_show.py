@@ -153,6 +153,15 @@ def test_too_many_pairs_are_refused_with_a_way_out(run, write) -> None:
     assert "'attn-dsl explain' counts tiles at any length" in outcome.err
 
 
+def test_a_png_takes_no_spec_s_place(run, write) -> None:
+    name = write("a.attn", WINDOW, operands=True)
+    before = Path(name).read_bytes()
+    outcome = run("show", name, "--png", name)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"--png {name}: not the name of a PNG file" in outcome.err
+    assert Path(name).read_bytes() == before
+
+
 def test_png_options_without_png_are_refused(run, write) -> None:
     outcome = run("show", write("a.attn", WINDOW, operands=True), "--scale", 3)
     assert outcome.code == 2
