@@ -94,6 +94,7 @@ _SENTENCES = {
     "E293": "A plan's registers fit one multiprocessor and hold its accumulators.",
     "E294": "A plan's captured tensors and parameters fit the arguments of a kernel.",
     "E295": "A plan's mask and score are small enough to be written out for every element.",
+    "E296": "A plan's scores, weights and outputs fit tensor memory.",
     # E30x: PTX text given to the emulator
     "E300": "PTX text follows the grammar of the PTX ISA.",
     "E301": "Every PTX opcode, modifier and directive of a kernel is one the emulator models.",

@@ -9,7 +9,6 @@ from ..spec.model import AlignKind, AttentionSpec, DType, Lengths, Role
 
 TARGETS = ("reference", "sm90", "sm100")
 YES = "yes"
-NO_BACKEND = "no kernel backend in this version"
 NO_PAGING = "no paging in this version"
 DENSE_ONLY = "sequences fill their axis in this version"
 HALVES_ONLY = "q, k and v are f16 or bf16 in this version"
@@ -23,11 +22,12 @@ class Feature:
     needed: Callable[[AttentionSpec], bool]
     reference: str = YES
     sm90: str = YES
-    sm100: str = NO_BACKEND
+    sm100: str | None = None  # None: as on sm90
 
     def on(self, target: str) -> str:
         """`"yes"`, or why not."""
-        return str(getattr(self, target))
+        found = getattr(self, target)
+        return self.sm90 if found is None else str(found)
 
 
 def _dtype(dtype: DType) -> Feature:
@@ -44,6 +44,8 @@ FEATURES = (
     Feature("forward", lambda spec: True),
     # asked for by autograd at a call, not by a spec
     Feature("backward", lambda spec: False, sm90="forward only in this version"),
+    # asked for by no spec: what was shown of the kernels
+    Feature("run on its hardware", lambda spec: False, sm100="on the virtual device only; no B200 has run it"),
     Feature("LSE as an output", lambda spec: spec.lse is not None),
     *(_dtype(dtype) for dtype in (DType.F32, DType.F16, DType.BF16, DType.E4M3, DType.E5M2)),
     Feature("masks", lambda spec: spec.mask.op != "const"),

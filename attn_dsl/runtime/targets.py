@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..diagnostics import Diagnostic, UnsupportedError, did_you_mean
 from ..spec.model import AttentionSpec
-from .capabilities import NO_BACKEND, TARGETS, missing_features
+from .capabilities import TARGETS, missing_features
 from .compiled import CompiledAttention, ReferenceBackend
-from .sm90 import Sm90Kernels, refused
+from .kernels import KERNEL_TARGETS, Kernels
 
 _PRECISIONS = {"reference": "float32", "reference-f64": "float64"}  # one target in two precisions
 _WAY_OUT = "target='reference' runs every spec, on CPU and on CUDA tensors"
@@ -25,13 +25,11 @@ def compile_for(spec: AttentionSpec, target: str = "auto") -> CompiledAttention:
         known = ("auto", *_PRECISIONS, *(name for name in TARGETS if name not in _PRECISIONS))
         raise UnsupportedError.of("E280", f"there is no target '{target}'", hint=did_you_mean(target, known))
     missing = missing_features(spec, target)
-    if any(feature.name == "forward" for feature in missing):
-        raise UnsupportedError.of("E281", f"target '{target}' has {NO_BACKEND} of attn-dsl", hint=_WAY_OUT)
     problems = [
         Diagnostic("E281", f"target '{target}' cannot do {feature.name}: {feature.on(target)}", hint=_WAY_OUT)
         for feature in missing
     ]
-    problems = problems or list(refused(spec))
+    problems = problems or list(KERNEL_TARGETS[target].refusals(spec))
     if problems:
         raise UnsupportedError(problems)
-    return CompiledAttention(spec, target, Sm90Kernels(spec))
+    return CompiledAttention(spec, target, Kernels(spec, KERNEL_TARGETS[target]))

@@ -155,11 +155,12 @@ def test_it_is_frozen_and_says_what_it_is():
 def test_targets():
     spec = attn_dsl.parse(TEXT)
     assert attn_dsl.compile(spec) == CompiledAttention(spec, "reference", ReferenceBackend("float32"))
-    with pytest.raises(UnsupportedError) as caught:
-        attn_dsl.compile(spec, target="sm100")
-    assert caught.value.code == "E281"
-    assert "'sm100' has no kernel backend in this version" in str(caught.value)
-    assert "target='reference' runs every spec" in str(caught.value)
+    for target in ("sm90", "sm100"):
+        compiled = attn_dsl.compile(spec, target=target)
+        with pytest.raises(UnsupportedError) as caught:
+            compiled(*(torch.zeros(1, 4, 1, 64, dtype=torch.bfloat16) for _ in range(3)))
+        assert caught.value.code == "E282"
+        assert f"target '{target}' runs on CUDA tensors of a " in str(caught.value)
     with pytest.raises(UnsupportedError) as caught:
         attn_dsl.compile(spec, target="sm9")
     assert caught.value.code == "E280"

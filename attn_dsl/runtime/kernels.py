@@ -1,4 +1,4 @@
-"""The target sm90: a bound call to a compiled Hopper kernel and its launch.
+"""Targets with kernels: from a bound call to a compiled kernel and its launch.
 
 A kernel serves every value outside of its shape class: head dimensions, how many query heads share a tile, and whether
 a parameter comes as a number or as a tensor. Everything else that it has built in is the spec's.
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_dsl.lowering.forward import ForwardPlan, ParamArgument, ShapeClass, pack_of, refusals, select
+from attn_dsl.lowering.forward import ForwardPlan, ParamArgument, ShapeClass, sm90, sm100
 
 from ..diagnostics import CallError, Diagnostic, Diagnostics, UnsupportedError
 from ..expr import INT
@@ -24,7 +24,6 @@ from ..spec.model import AttentionSpec, Param
 from .binding import Call, Value
 from .dtypes import TORCH_DTYPES, spelling
 
-CAPABILITY = (9, 0)
 TMA_BYTES = 16  # alignment of addresses and strides (PTX ISA, tensor maps)
 L2_BYTES = 32 * 2**20  # of keys and values that heads running side by side may share; an H200 has 50 MiB
 _REFERENCE = "target='reference' runs everywhere"
@@ -32,10 +31,45 @@ _PARAM_DTYPES = {torch.int32: "i32", torch.int64: "i64", torch.float64: "f64"}
 
 
 @dataclass(frozen=True, eq=False)
-class Sm90Kernels:
-    """The kernels of one spec, compiled when a call first needs them."""
+class KernelTarget:
+    """What one architecture has of its own."""
+
+    name: str
+    capability: tuple[int, int]  # compute capability
+    hardware: str  # as messages name it
+    arch: str  # that its kernels are compiled for
+    refusals: Callable[[AttentionSpec], tuple[Diagnostic, ...]]
+    select: Callable[[AttentionSpec, ShapeClass], ForwardPlan]
+    pack_of: Callable[[AttentionSpec, int], int]
+    build: Callable[[ForwardPlan], Callable[..., None]]  # needs CuTe DSL
+
+
+def _build_sm90(plan: ForwardPlan) -> Callable[..., None]:
+    from attn_dsl.kernels.sm90.build import compile_forward
+
+    return compile_forward(plan)
+
+
+def _build_sm100(plan: ForwardPlan) -> Callable[..., None]:
+    from attn_dsl.kernels.sm100.build import compile_forward
+
+    assert isinstance(plan, sm100.Sm100Plan)
+    return compile_forward(plan)
+
+
+SM90 = KernelTarget("sm90", (9, 0), "a Hopper GPU", "sm_90a", sm90.refusals, sm90.select, sm90.pack_of, _build_sm90)
+SM100 = KernelTarget(
+    "sm100", (10, 0), "a Blackwell GPU", "sm_100a", sm100.refusals, sm100.select, sm100.pack_of, _build_sm100
+)
+KERNEL_TARGETS = {target.name: target for target in (SM90, SM100)}
+
+
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """The kernels of one spec on one target, compiled when a call first needs them."""
 
     spec: AttentionSpec
+    target: KernelTarget
     compiled: dict[ShapeClass, Kernel] = field(default_factory=dict, repr=False)  # a cache: changes no result
 
     def __call__(self, call: Call, out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -44,8 +78,8 @@ class Sm90Kernels:
         Raises UnsupportedError (E281, E282) for what is not built or not here, CallError (E279) for a memory layout
         that TMA cannot read.
         """
-        _check_here(call.device)
-        _check_no_grad(call)
+        _check_here(self.target, call.device)
+        _check_no_grad(self.target, call)
         with torch.cuda.device(call.device):
             return self.launch(call, out, lse)
 
@@ -60,7 +94,7 @@ class Sm90Kernels:
             shape = [call.extents[str(axis.name)] for axis in l_axes]
             lse = torch.empty(shape, dtype=torch.float32, device=call.device)
         if out.numel() and lse.numel():
-            kernel = self.kernel(shape_class(call))
+            kernel = self.kernel(shape_class(call, self.target))
             operands = _operands(call, out)
             kernel(*operands, lse, _arguments(kernel, call))
         return out, lse
@@ -68,7 +102,7 @@ class Sm90Kernels:
     def kernel(self, shape: ShapeClass) -> Kernel:
         """The kernel of a shape class. Raises PlanError and UnsupportedError as `select` does."""
         if shape not in self.compiled:
-            self.compiled[shape] = Kernel.of(self.spec, shape)
+            self.compiled[shape] = Kernel.of(self.spec, shape, self.target)
         return self.compiled[shape]
 
 
@@ -80,32 +114,25 @@ class Kernel:
     function: Callable[..., None]
 
     @staticmethod
-    def of(spec: AttentionSpec, shape: ShapeClass) -> Kernel:
-        plan = select(spec, shape)
+    def of(spec: AttentionSpec, shape: ShapeClass, target: KernelTarget) -> Kernel:
+        plan = target.select(spec, shape)
         if find_spec("cutlass") is None:
-            message = "target 'sm90' compiles with CuTe DSL, which is not installed"
+            message = f"target '{target.name}' compiles with CuTe DSL, which is not installed"
             raise UnsupportedError.of("E282", message, hint="pip install 'attn-dsl[cute]'")
-        from attn_dsl.kernels.sm90.build import compile_forward
-
-        return Kernel(plan, compile_forward(plan))
+        return Kernel(plan, target.build(plan))
 
     def __call__(self, *args: Any) -> None:
         self.function(*args)
 
 
-def refused(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
-    """What the target cannot do for `spec`, besides whole features (E281)."""
-    return refusals(spec)
-
-
-def shape_class(call: Call) -> ShapeClass:
+def shape_class(call: Call, target: KernelTarget) -> ShapeClass:
     """What a call decides at compile time."""
     spec = call.spec
     params = tuple(
         _param_argument(param, call.params[param.name]) for param in spec.params if param.name in call.params
     )
     group = call.extents["heads"] // call.extents[spec.kv_heads_axis]
-    return ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params, pack_of(spec, group))
+    return ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params, target.pack_of(spec, group))
 
 
 def _param_argument(param: Param, value: Value) -> ParamArgument:
@@ -117,13 +144,14 @@ def _param_argument(param: Param, value: Value) -> ParamArgument:
     return ParamArgument(param.name, is_int, param.per, form, dtype, param.low, param.high)
 
 
-def _check_here(device: torch.device) -> None:
+def _check_here(target: KernelTarget, device: torch.device) -> None:
     if device.type != "cuda":
-        message = f"target 'sm90' runs on CUDA tensors of a Hopper GPU, not on {device}"
+        message = f"target '{target.name}' runs on CUDA tensors of {target.hardware}, not on {device}"
         raise UnsupportedError.of("E282", message, hint=_REFERENCE)
     found = _capability(device)
-    if found != CAPABILITY:
-        message = f"target 'sm90' needs compute capability 9.0, {device} has {found[0]}.{found[1]}"
+    if found != target.capability:
+        needed = ".".join(map(str, target.capability))
+        message = f"target '{target.name}' needs compute capability {needed}, {device} has {found[0]}.{found[1]}"
         raise UnsupportedError.of("E282", message, hint=_REFERENCE)
 
 
@@ -132,13 +160,13 @@ def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-def _check_no_grad(call: Call) -> None:
+def _check_no_grad(target: KernelTarget, call: Call) -> None:
     if not torch.is_grad_enabled():
         return
     values = {**call.tensors, **{name: value for name, value in call.params.items() if isinstance(value, Tensor)}}
     wanting = [name for name, value in values.items() if value.requires_grad]
     if wanting:
-        message = f"target 'sm90' has no backward, and {wanting[0]} requires a gradient"
+        message = f"target '{target.name}' has no backward, and {wanting[0]} requires a gradient"
         raise UnsupportedError.of("E281", message, hint="call under torch.no_grad(), or use target='reference'")
 
 
