@@ -40,6 +40,15 @@ def test_layouts(dtype: torch.dtype, span: int, majors: str):
     assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("majors", ["KK", "MM"])
+@pytest.mark.parametrize("span", [32, 64, 128])
+def test_operands_between_pattern_boundaries(span: int, majors: str):
+    """The pattern is one of absolute addresses: a tile may start on any of its rows."""
+    mn_major = majors[0] == "M"
+    got, want = product(128, 64, 64, torch.bfloat16, mn_major, mn_major, span, at=DATA + 256)
+    assert torch.equal(got, want)
+
+
 @pytest.mark.parametrize("majors", ["KK", "MK", "KM", "MM"])
 def test_tf32(majors: str):
     got, want = product(128, 64, 32, torch.float32, majors[0] == "M", majors[1] == "M", 128)
@@ -235,7 +244,6 @@ def bits_of(text: str) -> tuple[str, str]:
         ("A", 46, "bits 46-48"),
         ("A", 14, "bits 14-15"),
         ("A", 61, "swizzle code"),  # 128-byte code 2 becomes 3
-        ("A", 3, "first row of the swizzle pattern"),  # start + 128 bytes
         ("A", 32, "multiple of the swizzle pattern"),
         ("I", 2, "sparse"),
         ("I", 5, "D type"),
@@ -286,6 +294,16 @@ def test_missing_synchronisation(change, kind: str):
     with pytest.raises(KernelFinding) as caught:
         gemm(128, 64, 64, torch.bfloat16, False, False, 128, change=change)
     assert kind in {f.kind for f in caught.value.findings}
+
+
+@pytest.mark.parametrize("missing", [wait(0), wait(1)], ids=["operands", "result"])
+def test_late_completion_shows_a_missing_wait_in_the_numbers(missing: str):
+    """Without looking for findings: what nobody waited for is not there yet."""
+    arguments = (128, 64, 64, torch.bfloat16, False, False, 128)
+    got, want = product(*arguments, change=drop(missing), findings="off")
+    assert torch.equal(got, want)  # at once, and all is well by luck
+    got, want = product(*arguments, change=drop(missing), findings="off", late=1)
+    assert not torch.equal(got, want)
 
 
 def test_generic_writes_need_a_proxy_fence():

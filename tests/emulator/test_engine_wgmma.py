@@ -75,7 +75,14 @@ def test_findings(old: str, new: str, registers: bool, kind: str):
     assert caught.value.findings[0].kind == kind
 
 
-@pytest.mark.parametrize(("bit", "words"), [(49, "base offset"), (53, "bits 14-15"), (12, "outside"), (3, "first row")])
+def test_late_completion_shows_a_missing_wait_in_the_numbers():
+    arguments = (32, 64, torch.bfloat16, False, False, 128)
+    for late, right in ((0, True), (1, False)):
+        got, a, b = wgmma_gemm(*arguments, change=lambda t: t.replace(WAIT, ""), findings="off", late=late)
+        assert torch.equal(got, a.double() @ b.double().T) is right
+
+
+@pytest.mark.parametrize(("bit", "words"), [(49, "base offset"), (53, "bits 14-15"), (12, "outside")])
 def test_bad_descriptors(bit: int, words: str):
     def flip(text: str) -> str:
         old = text.split("mov.b64 %d11, ")[1].split(";")[0]

@@ -97,9 +97,11 @@ def gemm(
     *,
     values=integers,
     change=None,
+    at: int = DATA,
     **options,
 ):
-    """(D, A, B, report) of a tcgen05 product of one CTA. `change` edits the PTX before it runs."""
+    """(D, A, B, report) of a tcgen05 product of one CTA. `change` edits the PTX before it runs; A is `at` bytes
+    behind the start of shared memory."""
     kind, code, d_code, step = KINDS[dtype]
     eb = torch.empty(0, dtype=dtype).element_size()
     atom = {True: 1, False: 0}
@@ -107,7 +109,7 @@ def gemm(
     b = Operand(n, k, b_mn, span, eb, atom[b_mn and eb == 4])
     a_values, b_values = values((m, k), dtype, 0), values((n, k), dtype, 1)
     (a_tensor, a_map), (b_tensor, b_map) = operand_map(a, a_values), operand_map(b, b_values)
-    b_at = DATA + (a.bytes + 1023) // 1024 * 1024
+    b_at = at + (a.bytes + 1023) // 1024 * 1024
     out = torch.zeros(128, n, dtype=torch.int32)
     text = entry(
         "\n".join(
@@ -116,10 +118,10 @@ def gemm(
                 alloc(256),
                 tmem_fill(n, 7 if m == 64 else 0),
                 expect(0, a.bytes + b.bytes),
-                load_operand(a, DATA, 0),
+                load_operand(a, at, 0),
                 load_operand(b, b_at, 1),
                 wait(0),
-                mma_chain(a, b, kind, step, instruction_descriptor(code, code, d_code, m, n, a_mn, b_mn), DATA, b_at),
+                mma_chain(a, b, kind, step, instruction_descriptor(code, code, d_code, m, n, a_mn, b_mn), at, b_at),
                 wait(1),
                 tmem_dump(n, 0),
                 dealloc(256),

@@ -26,8 +26,6 @@ static const char *finish(uint64_t desc, EmuMatrix *m)
     m->rows = pattern[m->swizzle].rows;
     if (desc >> 49 & 7) return "a non-zero base offset (bits 49-51) is not modelled";
     uint32_t span = m->span, atom = m->rows * span;
-    if (m->swizzle != EMU_SWZ_NONE && m->start % atom >= span)
-        return "the start address is not on the first row of the swizzle pattern, and the base offset (bits 49-51) is 0";
     if (m->swizzle != EMU_SWZ_NONE && (m->sbo % atom || (m->mn_major && m->lbo % atom)))
         return "a stride is not a multiple of the swizzle pattern (8 rows)";
     if (m->mn_major && m->swizzle != EMU_SWZ_NONE && m->start % span)
