@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 from ..diagnostics import Diagnostic, Diagnostics, Span, SpecError, TooManyFindings, did_you_mean
 from ..expr import Expr, ExprBuilder, children_first
@@ -70,7 +72,7 @@ class _Resolver:
     ) -> None:
         self.file = file
         self.name = name
-        self.constants = constants
+        self.constants = {name: _plain(value) for name, value in constants.items()}
         self.report = report
         self.loader = Loader(self.report)
         self.module: Module = self.loader.module(file, folder)
@@ -182,6 +184,8 @@ class _Resolver:
                         self.report.error("E223", f"'{value}' is no dtype", node.span, did_you_mean(value, DTYPES))
                         continue
                     self.typer.overrides[name] = dtype
+                elif value is None:
+                    self.report.error("E223", f"constant '{name}' is given None", node.span, "leave it away")
                 else:
                     self.typer.overrides[name] = value
                 self.names.used.add(name)
@@ -346,6 +350,12 @@ class _Resolver:
                 unused.append((name, node.name.span, "constant"))
         for name, span, what in unused:
             self.report.error("E253", f"nothing uses {what} '{name}'", span, "remove it, or use it in an expression")
+
+
+def _plain(value: Any) -> Override:
+    """NumPy's integers as Python's; everything else as it is."""
+    plain: Override = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    return plain
 
 
 def _align_kind(node: tree.AlignDecl) -> AlignKind:

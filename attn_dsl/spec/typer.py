@@ -5,6 +5,7 @@ A part that is wrong is reported once and becomes `None`; everything around it i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..diagnostics import Diagnostics, Span, did_you_mean
 from ..expr import BOOL, FLOAT, INT, OPERATORS, Expr, ExprBuilder
 from ..expr.node import Constant
+from ..expr.operators import I64_MAX, I64_MIN
 from ..syntax import tree
 from .calls import CallTyper
 from .model import UNBOUNDED, DType
@@ -225,8 +227,14 @@ class Typer:
             self.report.error("E235", f"'{kind}' is no type of a constant", node.type.span, hint)
             return None
         if override is not None:
-            if isinstance(override, DType):
+            if not isinstance(override, bool | int | float):
                 self._bad_override(node, override, kind)
+                return None
+            if isinstance(override, int) and not I64_MIN <= override <= I64_MAX:
+                self.report.error("E223", f"the value given for constant '{node.name.name}' exceeds 64 bits", node.span)
+                return None
+            if not math.isfinite(override):
+                self._bad_override(node, override, f"a finite {kind}")
                 return None
             value: Expr | None = self.build.const(override)
         else:
@@ -247,7 +255,9 @@ class Typer:
         return value
 
     def _bad_override(self, node: tree.Const, given: object, wanted: str) -> None:
-        self.report.error("E223", f"constant '{node.name.name}' is {wanted}, given {given!s}", node.span)
+        self.report.error(
+            "E223", f"constant '{node.name.name}' is {wanted}; given {given!s} ({type(given).__name__})", node.span
+        )
 
     # -- values -----------------------------------------------------------------------------------------------------
 

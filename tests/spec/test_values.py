@@ -78,6 +78,29 @@ def test_fixed_axes_and_constants_fold_and_can_be_given():
             parse(text, **wrong)
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("int", 2**63, "the value given for constant 'c' exceeds 64 bits"),
+        ("float", -(10**400), "the value given for constant 'c' exceeds 64 bits"),
+        ("float", math.inf, "constant 'c' is a finite float; given inf .float."),
+        ("float", math.nan, "given nan .float."),
+        ("int", True, "constant 'c' is int; given True .bool."),
+        ("int", None, "constant 'c' is given None"),
+    ],
+)
+def test_given_constants_are_numbers_a_file_could_hold(kind, value, message):
+    with pytest.raises(attn_dsl.SpecError, match=message) as error:
+        parse(f"const c: {kind} = 3\nscore = score * c", c=value)
+    assert error.value.code == "E223"
+
+
+def test_numpy_integers_are_ints():
+    numpy = pytest.importorskip("numpy")
+    text = "const c: int = 3\nmask = kv_idx < c * dim"
+    assert parse(text, c=numpy.int64(5), dim=numpy.int32(8)) == parse(text, c=5, dim=8)
+
+
 def test_compile_changes_constants_of_a_typed_spec():
     spec = parse("const n: int = 3\nmask = kv_idx < n", n=4)
     compiled = attn_dsl.compile(spec, target="reference", dim=32)
