@@ -12,14 +12,12 @@ from collections import defaultdict
 from emulator_mutants import Mutant
 
 from attn_dsl.emulator import LaunchReport, RecordedLaunch
-from attn_dsl.emulator.isa import INSTRUCTION, isa
+from attn_dsl.emulator.isa import INSTRUCTION
 
 # Handlers whose only effect is on registers and on where the warp goes next.
 _HARMLESS = re.compile(
     r"(add|sub|mul|mad|and|or|xor|not|shl|shr|selp|setp|mov|min|max|cvt|lea)_|bra$|elect$|nop$|setmaxnreg$"
 )
-_WAITS = ("mbar_try_wait", "bar_warp_sync", "bulk_wait")
-_ENDS = ("ret", "exit")
 
 
 class Proofs:
@@ -49,8 +47,8 @@ class Proofs:
             )
         if "bar.warp.sync" in mutant.before:
             return self._warp_barrier(mutant.line)
-        if "bulk.wait_group" in mutant.before:
-            return self._bulk_wait(mutant.line)
+        if "bulk.wait_group" in mutant.before or "bulk.commit_group" in mutant.before:
+            return self._bulk_group(mutant.line)
         if "wgmma.fence" in mutant.before:
             return "the wgmma behind it use no register written since an earlier wgmma.fence: the emulator checks each"
         return self._dead_register(mutant)
@@ -66,28 +64,17 @@ class Proofs:
         if not any(use.depended for use in self._uses[line]):
             return "every execution of this wait passes because the barrier is fresh"
         if self._only_waits_follow(line):
-            return "the warp does nothing after this wait but wait, arrive where nobody waits, and exit"
+            return "the warps do nothing after this wait but wait, arrive where nobody waits, and exit"
         return None
 
     def _only_waits_follow(self, line: int) -> bool:
-        first = next(i for i, ins in enumerate(self._code) if ins[6] == line)
-        seen, todo = set(), [first]
-        while todo:
-            i = todo.pop()
-            if i in seen or i >= len(self._code):
-                continue
-            seen.add(i)
-            ins = self._code[i]
-            handler, guarded = self._handlers[ins[0]], ins[1] != isa.PRED_TRUE
-            if handler in _ENDS and not guarded:
-                continue
-            if handler == "bra":
-                todo.append(ins[12])
-                if not guarded:
-                    continue
-            elif not (_HARMLESS.match(handler) or handler in _WAITS or handler in _ENDS or self._idle_arrival(ins)):
+        """After their last execution of this wait the warps only wait, and arrive where nobody waits."""
+        for use in self._uses[line]:
+            if use.after is None:
                 return False
-            todo.append(i + 1)
+            for later in use.after:
+                if "mbarrier.try_wait" not in self._lines[later - 1] and not (self._uses[later] and self._idle(later)):
+                    return False
         return True
 
     def _warp_barrier(self, line: int) -> str | None:
@@ -101,9 +88,16 @@ class Proofs:
                     return None
         return "the warp is converged here: collective instructions before and after it, no branch between them"
 
-    def _bulk_wait(self, line: int) -> str | None:
-        """Up to a wait for all groups there are only arrivals that nobody depends on."""
-        first = next(i for i, ins in enumerate(self._code) if ins[6] == line)
+    def _bulk_group(self, line: int) -> str | None:
+        """From the first wait the change can shorten to a wait for all groups there are only idle arrivals."""
+        first = self._index(line)
+        if "commit_group" in self._lines[line - 1]:
+            following = (
+                i for i in range(first + 1, len(self._code)) if self._handlers[self._code[i][0]] == "bulk_wait"
+            )
+            first = next(following)
+            if not any(self._handlers[ins[0]] == "bulk_commit" for ins in self._code[self._index(line) + 1 : first]):
+                return None
         for ins in self._code[first + 1 : first + 20]:
             handler = self._handlers[ins[0]]
             if handler == "bulk_wait" and re.search(r"wait_group(\.read)?\s+0", self._lines[ins[6] - 1]):
@@ -111,6 +105,9 @@ class Proofs:
             if not (_HARMLESS.match(handler) or self._idle_arrival(ins)):
                 return None
         return None
+
+    def _index(self, line: int) -> int:
+        return next(i for i, ins in enumerate(self._code) if ins[6] == line)
 
     def _dead_register(self, mutant: Mutant) -> str | None:
         m = re.match(r"\s*(?:mov|or)\.b(?:32|64)\s+([%\w]+),", mutant.before)

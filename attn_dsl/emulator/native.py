@@ -78,6 +78,8 @@ class _MbarUse(ctypes.Structure):
         ("phase", ctypes.c_uint32),
         ("executed", ctypes.c_uint64),
         ("depended", ctypes.c_uint64),
+        ("n_after", ctypes.c_uint32),
+        ("after", ctypes.c_uint32 * 6),
     ]
 
 
@@ -145,7 +147,8 @@ class MbarrierUse:
     """How often the instruction of a PTX line used one mbarrier: that of a CTA (linear) at a shared-memory offset.
 
     Phases count from 1. Of arrivals, ``phase`` is the first they counted for. Of waits, ``depended`` passed because a
-    phase had completed (and not because the barrier was fresh), and ``phase`` is the last of those.
+    phase had completed (and not because the barrier was fresh), ``phase`` is the last of those, and ``after`` has the
+    lines of instructions with an effect beyond registers that the waiting warps executed later; None: too many.
     """
 
     line: int
@@ -154,6 +157,7 @@ class MbarrierUse:
     phase: int
     executed: int
     depended: int
+    after: frozenset[int] | None
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,11 @@ def _core() -> ctypes.CDLL:
 def handler_names() -> frozenset[str]:
     """Names of the instruction handlers the core has."""
     return frozenset(_core().emu_handler_names().decode().split())
+
+
+def _mbarrier_use(u: _MbarUse) -> MbarrierUse:
+    after = frozenset(u.after[: u.n_after]) if u.n_after <= len(u.after) else None
+    return MbarrierUse(u.line, u.off, u.cta, u.phase, u.executed, u.depended, after)
 
 
 def _line_of(code: bytes, index: int) -> int:
@@ -334,5 +343,5 @@ class Program:
             tmem_columns=result.tmem_columns,
             printed=text.value.decode(errors="replace"),
             executed_lines=frozenset(_line_of(self.decoded.code, i) for i, b in enumerate(executed.raw) if b),
-            mbarrier_uses=tuple(MbarrierUse(u.line, u.off, u.cta, u.phase, u.executed, u.depended) for u in uses),
+            mbarrier_uses=tuple(map(_mbarrier_use, uses)),
         )

@@ -98,6 +98,21 @@ def test_an_unfenced_initialisation_is_found(relaxed: str) -> None:
         remote("", relaxed)
 
 
+LEAVE = """
+mov.u32 %r1, %cluster_ctarank; setp.eq.s32 %p4, %r1, 0; mov.b32 %r20, 1; mapa.shared::cluster.u32 %r3, %r9, %r20;
+@!%p1 mbarrier.init.shared.b64 [%r9], 2; fence.mbarrier_init.release.cluster;
+barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+@!%p4 bra END; @!%p1 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3]; END: mov.b32 %r7, 0;
+"""
+
+
+def test_a_cta_may_not_leave_while_others_signal_it() -> None:
+    run(LEAVE + "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", 32, 1, cluster=2)
+    with pytest.raises(KernelFinding) as caught:
+        run(LEAVE, 32, 1, cluster=2)
+    assert caught.value.findings[0].kind == "async-left"
+
+
 def test_indexed_branches() -> None:
     body = (
         "T: .branchtargets L0, L1, L2;\nrem.u32 %r50, <A>, 3; brx.idx %r50, T;\n"

@@ -49,6 +49,8 @@ typedef struct EmuWarpCore {
     uint32_t init_agent, init_clock; /* mbarrier.init: fence.mbarrier_init releases these alone */
     uint32_t *fence_vc, *fence_avc;  /* what a later relaxed arrive releases */
     uint8_t *local;     /* 32 x local_bytes */
+    uint16_t waited[64]; /* trace: entries of EmuLaunchCore.uses of this warp's waits */
+    uint32_t n_waited;
     uint32_t cluster_arrived, cluster_phase; /* lanes that have arrived in the open phase; phases waited for */
 } EmuWarpCore;
 
@@ -75,6 +77,8 @@ typedef struct EmuCtaCore {
     EmuMbar **mbars;
     uint32_t n_mbars, cap_mbars;
     uint16_t *mbar_index; /* window offset / 8 -> index + 1 */
+    uint32_t *remote;     /* by agent: last clock of its accesses from other CTAs; the CTA must have seen them before it ends */
+    uint32_t *remote_line;
 } EmuCtaCore;
 
 typedef struct EmuAgentInfo {
@@ -165,11 +169,13 @@ void emu_acquire(EmuWarp *w, const uint32_t *vc, const uint32_t *avc);
 int emu_ordered(const EmuActor *a, uint32_t epoch);
 void emu_agent_name(EmuCluster *c, uint32_t epoch, char *out, size_t size);
 #define EMU_EPOCH_MBAR 0x7FF00001u /* shadow of a live mbarrier */
+void emu_remote_access(EmuCta *cta, const EmuInstr *in, uint32_t epoch); /* to this CTA's memory, from another CTA */
 /* async.c */
 int emu_async_step(EmuCluster *c);
 void emu_async_free_all(EmuCluster *c);
 /* mbarrier.c */
 EmuMbar *emu_mbar_at(EmuCta *cta, uint32_t off);
+void emu_trace_effect(EmuWarp *w, const EmuInstr *in);
 void emu_trace_mbar(EmuWarp *w, const EmuInstr *in, EmuCta *cta, EmuMbar *m, int wait);
 void emu_cta_end_checks(EmuCta *cta);
 /* barrier.c */

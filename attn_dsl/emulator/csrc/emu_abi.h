@@ -70,11 +70,14 @@ EMU_API int emu_counts_get(void *program, uint32_t role, uint64_t *classes /* EM
 EMU_API uint64_t emu_printf_get(void *program, char *out, uint64_t size);
 /* With the trace option: mbarrier uses of the last launch, one for each (instruction, mbarrier). Phases count from 1.
  * Arrivals: `phase` is the first phase an arrival counted for. Waits: `depended` of them passed because a phase had
- * completed (not because the barrier was fresh), `phase` is the last of those. Returns how many entries there are. */
+ * completed (not because the barrier was fresh), `phase` is the last of those, `after` the lines of instructions with an
+ * effect beyond registers that the waiting warps executed later. Returns how many entries there are. */
+#define EMU_USE_AFTER 6 /* n_after may be larger: then the list is not complete */
 typedef struct EmuMbarUse {
     uint32_t line, off, cta; /* cta: linear index in the grid */
     uint32_t phase;
     uint64_t executed, depended;
+    uint32_t n_after, after[EMU_USE_AFTER];
 } EmuMbarUse;
 EMU_API uint32_t emu_mbar_uses_get(void *program, EmuMbarUse *out, uint32_t max);
 /* With the trace option: 1 for every instruction of the program that was executed in the last launch, n_instr bytes. */

@@ -45,6 +45,8 @@ int emu_cluster_init(EmuCluster *c, EmuLaunch *l)
         t->smem = xalloc(window + 64);
         t->core = xalloc(sizeof(EmuCtaCore));
         t->core->mbar_index = xalloc((window / 8 + 1) * 2);
+        t->core->remote = xalloc(cc->cap_agents * 4);
+        t->core->remote_line = xalloc(cc->cap_agents * 4);
         if (l->checks) {
             t->smem_wr = xalloc(window + 64);
             t->smem_rd = xalloc(window + 64);
@@ -120,6 +122,7 @@ void emu_cluster_start(EmuCluster *c, uint64_t linear)
         memset(t->smem, POISON, t->smem_size);
         memset(t->core->mbar_index, 0, (t->smem_size / 8 + 1) * 2);
         t->core->n_mbars = 0;
+        memset(t->core->remote, 0, cc->cap_agents * 4);
         if (l->checks) {
             memset(t->smem_wr, 0, t->smem_size);
             memset(t->smem_rd, 0, t->smem_size);
@@ -158,6 +161,7 @@ void emu_cluster_start(EmuCluster *c, uint64_t linear)
             memset(w->pvalid, 0, w->prog->n_preds * 4);
             memset(w->core->pending, 0, w->prog->n_slots * sizeof(EmuPending));
             w->core->n_pending[0] = w->core->n_pending[1] = 0;
+            w->core->n_waited = 0;
             w->core->max_regs = w->core->cluster_arrived = w->core->cluster_phase = 0;
             if (w->core->local) memset(w->core->local, POISON, (size_t)w->prog->local_bytes * 32);
             for (int s = 0; s < EMU_SLOT_FIRST; s++) {
@@ -214,7 +218,7 @@ void emu_cluster_free(EmuCluster *c)
         for (uint32_t i = 0; i < t->core->cap_mbars && t->core->mbars; i++)
             if (t->core->mbars[i]) free(t->core->mbars[i]->vc), free(t->core->mbars[i]->avc), free(t->core->mbars[i]);
         for (int b = 0; b < EMU_N_BARRIERS; b++) free(t->core->bar[b].vc), free(t->core->bar[b].avc);
-        free(t->core->mbars), free(t->core->mbar_index), free(t->core);
+        free(t->core->remote), free(t->core->remote_line), free(t->core->mbars), free(t->core->mbar_index), free(t->core);
         free(t->smem), free(t->smem_wr), free(t->smem_rd), free(t->tmem), free(t->tmem_owner), free(t->tmem_wr), free(t->tmem_rd);
         free(t->warps);
     }

@@ -45,6 +45,7 @@ static uint8_t *locate(EmuWarp *w, const EmuInstr *in, const EmuOperand *o, int 
         uint32_t off;
         EmuCta *cta = emu_shared(w, in, (uint32_t)addr, size, size, space == EMU_S_SHARED, &off);
         if (!cta) return NULL;
+        if (w->launch->checks && cta != w->cta) emu_remote_access(cta, in, actor->epoch);
         if (w->launch->checks && (write ? emu_smem_write(actor, cta, off, size) : emu_smem_read(actor, cta, off, size))) return NULL;
         return cta->smem + off;
     }

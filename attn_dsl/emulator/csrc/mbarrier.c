@@ -60,6 +60,29 @@ void emu_trace_mbar(EmuWarp *w, const EmuInstr *in, EmuCta *cta, EmuMbar *m, int
     u->executed++;
     u->depended += wait && m->completed;
     if (wait ? phase > u->phase : phase < u->phase) u->phase = phase;
+    EmuWarpCore *c = w->core;
+    uint32_t k = 0;
+    while (k < c->n_waited && c->waited[k] != i) k++;
+    if (wait && k == c->n_waited && k < 64) c->waited[c->n_waited++] = (uint16_t)i;
+    pthread_mutex_unlock(&lc->lock);
+}
+
+/* An instruction with an effect beyond registers: noted at every wait this warp has passed. */
+void emu_trace_effect(EmuWarp *w, const EmuInstr *in)
+{
+    EmuLaunchCore *lc = w->launch->core;
+    if (in->cls < EMU_C_SHARED || in->cls == EMU_C_PARAM || in->cls == EMU_C_FENCE || in->cls == EMU_C_WARP || in->cls == EMU_C_BRANCH) return;
+    if (in->cls == EMU_C_OTHER || !w->core->n_waited) return;
+    pthread_mutex_lock(&lc->lock);
+    for (uint32_t k = 0; k < w->core->n_waited; k++) {
+        EmuMbarUse *u = &lc->uses[w->core->waited[k]];
+        uint32_t n = u->n_after < EMU_USE_AFTER ? u->n_after : EMU_USE_AFTER, j = 0;
+        if (u->line == in->line) continue;
+        while (j < n && u->after[j] != in->line) j++;
+        if (j < n) continue;
+        if (n < EMU_USE_AFTER) u->after[n] = in->line;
+        u->n_after++;
+    }
     pthread_mutex_unlock(&lc->lock);
 }
 
@@ -141,6 +164,7 @@ void emu_mbar_complete_tx(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t 
 {
     EmuMbar *m = find(w, in, cta, off, 1);
     if (!m) return;
+    if (cta != w->cta && w->launch->checks) emu_remote_access(cta, in, EMU_EPOCH(m->agent, m->clock + 1));
     m->tx -= bytes;
     w->cluster->core->progress++;
     complete_if_done(w, in, cta, m);
@@ -151,6 +175,7 @@ void emu_mbar_arrive_queue(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t
     EmuMbar *m = find(w, in, cta, off, queue != EMU_Q_CPASYNC);
     if (!m) return;
     if (w->launch->checks) {
+        if (cta != w->cta && w->queue_agent[queue]) emu_remote_access(cta, in, EMU_EPOCH(w->queue_agent[queue], clock));
         emu_vc_join(w->cluster, m->vc, w->vc);
         emu_vc_join(w->cluster, m->avc, w->avc);
         uint32_t agent = w->queue_agent[queue];
@@ -166,6 +191,24 @@ void emu_mbar_inc_pending(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t 
     if (m) m->pending++;
 }
 
+/* Shared memory of a CTA is gone when its last thread exits: what other CTAs did to it must have been seen before. */
+static void check_remote(EmuCta *cta)
+{
+    EmuCluster *c = cta->cluster;
+    if (c->n_ctas < 2 || !c->launch->checks) return;
+    for (uint32_t a = 1; a < c->core->n_agents; a++) {
+        uint32_t seen = 0, clock = cta->core->remote[a];
+        for (uint32_t i = 0; clock && i < cta->n_warps; i++) seen = cta->warps[i].vc[a] > seen ? cta->warps[i].vc[a] : seen;
+        if (seen >= clock) continue;
+        char who[160];
+        emu_agent_name(c, EMU_EPOCH(a, clock), who, sizeof(who));
+        emu_find(&cta->warps[0], NULL, EMU_FIND_ASYNC_LEFT,
+                 "the CTA may end before %s (line %u) has reached its shared memory: no warp of it has waited for that", who,
+                 cta->core->remote_line[a]);
+        return;
+    }
+}
+
 /* At the end of a CTA: no bytes may have come that nobody announced (announced bytes that never come only matter to who
  * waits for them, and then they are a deadlock), and no bulk store may still read its shared memory. */
 void emu_cta_end_checks(EmuCta *cta)
@@ -178,6 +221,7 @@ void emu_cta_end_checks(EmuCta *cta)
                      "the kernel ends with %lld transaction bytes delivered but never expected at the mbarrier at 0x%x",
                      (long long)-m->tx, m->off);
     }
+    check_remote(cta);
     for (uint32_t i = 0; i < cta->n_warps; i++) {
         EmuWarp *w = &cta->warps[i];
         uint32_t agent = w->queue_agent[EMU_Q_BULK];
@@ -295,6 +339,7 @@ static int emu_h_mbar_arrive(EmuWarp *w, const EmuInstr *in, uint32_t exec)
             emu_dst(w, in->op[0].reg, 0)[lane] = b->phase;
             emu_dst(w, in->op[0].reg, 1)[lane] = b->pending;
         }
+        if (cta != w->cta && w->launch->checks) emu_remote_access(cta, in, EMU_EPOCH(w->agent, w->vc[w->agent]));
         if (!(flags & ARR_RELAXED) && w->launch->checks) {
             emu_vc_join(w->cluster, b->vc, w->vc);
             emu_vc_join(w->cluster, b->avc, w->avc);

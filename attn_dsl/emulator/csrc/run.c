@@ -126,7 +126,10 @@ static uint64_t run_warp(EmuWarp *w, uint64_t share, int random, int *stop)
             w->pc = pc;
             if (EMU_UNLIKELY(in->flags)) {
                 s->pc = pc;
-                if (in->flags & EMU_F_TRACE) w->launch->core->executed[pc] = 1;
+                if (in->flags & EMU_F_TRACE) {
+                    w->launch->core->executed[pc] = 1;
+                    emu_trace_effect(w, in);
+                }
                 if ((in->flags & EMU_F_ALIGNED) && exec != w->live && w->launch->checks &&
                     emu_find(w, in, EMU_FIND_DIVERGENCE,
                              "an .aligned instruction is executed by lanes %08x of the live lanes %08x", exec, w->live)) {

@@ -363,6 +363,14 @@ int emu_tmem_write(const EmuActor *a, EmuCta *cta, uint32_t col, uint32_t n, uin
     return tmem_access(a, cta, col, n, groups, 1);
 }
 
+void emu_remote_access(EmuCta *cta, const EmuInstr *in, uint32_t epoch)
+{
+    uint32_t agent = EMU_EPOCH_AGENT(epoch), clock = EMU_EPOCH_CLOCK(epoch);
+    if (cta->core->remote[agent] >= clock) return;
+    cta->core->remote[agent] = clock;
+    cta->core->remote_line[agent] = in ? in->line : 0;
+}
+
 void emu_queue_seen(EmuWarp *w, int q, uint32_t clock)
 {
     uint32_t agent = w->queue_agent[q];
