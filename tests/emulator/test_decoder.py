@@ -245,6 +245,14 @@ def test_shared_symbols_lie_behind_the_system_area_and_dynamic_memory_behind_the
     assert code[3].ops[0] == (isa.SLOT_SHARED, base + 8)
 
 
+def test_an_address_needs_32_or_64_bits():
+    head = ".shared .align 8 .b8 a[24];\n"
+    with pytest.raises(PtxError, match="32 or 64 bits"):
+        decode(text("mov.b16 %h1, a;", head=head))
+    with pytest.raises(PtxError, match="has 64 bits"):
+        decode(text("mov.b32 %r1, p;", params=".param .u64 p"))
+
+
 def test_parameters_are_placed_by_their_alignment():
     params = ".param .u32 a, .param .align 64 .b8 map[128], .param .u8 c, .param .u64 d"
     program = decode(text("ld.param.b64 %d1, [d];\nmov.b64 %d2, map;\ncvta.param.u64 %d3, map;", params=params))
@@ -439,7 +447,21 @@ def test_slots_are_shared_by_registers_whose_lives_do_not_overlap():
         + "".join(f"add.s32 %r{i + 1}, %r{i}, 1;\n" for i in range(90))
         + "st.shared.b32 [%r90], %r90;"
     )
-    assert decode(text(chain)).n_slots <= isa.SLOT_FIRST + 2
+    # Two: the result of an instruction does not take the place of its own operands.
+    assert decode(text(chain)).n_slots == isa.SLOT_FIRST + 2
+
+
+def test_a_register_read_in_the_next_turn_of_a_loop_keeps_its_slot_for_the_whole_loop():
+    body = (
+        "mov.b32 %r1, 7;\nmov.b32 %r2, 3;\nAGAIN:\nst.shared.b32 [1024], %r1;\n"
+        + "".join(f"mov.b32 %r{i}, {i};\nst.shared.b32 [1024], %r{i};\n" for i in range(10, 20))
+        + "add.s32 %r2, %r2, -1;\nsetp.ne.b32 %p1, %r2, 0;\n@%p1 bra AGAIN;\nret;"
+    )
+    code = rows(decode(text(body)))
+    written = {row.ops[0][0] for row in code if row.handler == "mov_b32"}
+    assert len({code[0].ops[0][0], code[1].ops[0][0]}) == 2
+    assert code[0].ops[0][0] not in {row.ops[0][0] for row in code[3:] if row.handler == "mov_b32"}
+    assert len(written) >= 3
 
 
 def test_a_register_that_may_be_read_unwritten_keeps_its_slot_to_itself():
@@ -509,6 +531,7 @@ def test_printf_is_called_with_its_arguments():
         "mov.b64 %d2, fmt;\ncvta.global.u64 %d3, %d2;\n"
         "{ .param .b64 param0; .param .b64 param1; .param .b32 retval0;\n"
         "st.param.b64 [param0], %d3;\nst.param.b64 [param1], %SP;\n"
+        "mov.b64 %d4, 1;\nmov.b64 %d5, 2;\nadd.s64 %d4, %d4, %d5;\nst.local.b64 [%SPL+8], %d1;\n"  # other registers
         "call.uni (retval0), vprintf, (param0, param1);\nld.param.b32 %r2, [retval0]; }"
     )
     report = ptx.load(text(body, head=head)).launch((1, 1, 1), (1, 1, 1), [])

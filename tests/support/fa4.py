@@ -176,6 +176,7 @@ def run_backward(
     from flash_attn.cute import interface
 
     names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+    names += ("window_size_left", "window_size_right", "softcap")
     call = {name: given.call[name] for name in names if name in given.call}
     found = interface._flash_attn_bwd(given.q, given.k, given.v, out, grad, lse, causal=case.causal, **call)
     return found[0], found[1], found[2]
