@@ -217,6 +217,8 @@ def settings() -> dict[str, object]:
     for instance in dsl.DSLSingletonMeta._instances.values():
         owners[f"{instance.name}.envar"] = instance.envar
         found[f"{instance.name}.jit_cache"] = instance.jit_cache
+        options = instance.compile_options.options
+        found |= {f"{instance.name}.{kind.__name__}": option.value for kind, option in options.items()}
     for owner, target in owners.items():
         found |= {f"{owner}.{name}": value for name, value in vars(target).items()}
     return found
