@@ -71,9 +71,8 @@ def narrowed(node: Expr, value: Any, wide: frozenset[Expr]) -> Any:
 class CuteAlgebra:
     """One method per row of `OPERATORS`. Int operands of one call have one width."""
 
-    def __init__(self, wide: frozenset[Expr], *, fast_tanh: bool = False) -> None:
+    def __init__(self, wide: frozenset[Expr]) -> None:
         self.wide = wide
-        self.fast_tanh = fast_tanh
 
     def const(self, node: Expr) -> Any:
         if node.type is INT:
@@ -90,6 +89,8 @@ class CuteAlgebra:
         return x * y
 
     def div(self, x: Any, y: Any) -> Any:
+        if known(x) == 1.0:
+            return self._reciprocal(y)
         return instruction("div.full.f32 $0, $1, $2;", Float32, "=f,f,f", x, y)
 
     def floordiv(self, x: Any, y: Any) -> Any:
@@ -181,8 +182,6 @@ class CuteAlgebra:
         return cute.math.log2(x, approx=True)
 
     def tanh(self, x: Any) -> Any:
-        if self.fast_tanh:
-            return cute.math.tanh(x, approx=True)
         # 1 - 2 / (e^2x + 1), and x - x^3 / 3 + 2 x^5 / 15 near 0
         far = Float32(1.0) - Float32(2.0) * self._reciprocal(self.exp2(x * Float32(2.0 * LOG2_E)) + Float32(1.0))
         square = x * x
@@ -202,8 +201,12 @@ class CuteAlgebra:
         return instruction("cos.approx.f32 $0, $1;", Float32, "=f,f", _reduced(x))
 
     def inverse(self, x: Any) -> Any:
-        """1 / x: for a divisor that many dividends share."""
-        return self.div(Float32(1.0), x)
+        """1 / x over the whole range of x: for a divisor that many dividends share."""
+        return instruction("div.full.f32 $0, $1, $2;", Float32, "=f,f,f", Float32(1.0), x)
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        """x * y + z of floats, rounded once."""
+        return cute.math.fma(x, y, z)
 
     def _reciprocal(self, x: Any) -> Any:
         return cute.arch.rcp_approx(x)

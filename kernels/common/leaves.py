@@ -13,11 +13,12 @@ from typing import Any
 
 from cutlass import Float32, Int32
 
-from attn_dsl.expr import Expr, children_first
+from attn_dsl.expr import FLOAT, Expr, children_first
 from attn_dsl.expr.evaluate import method_name
 from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, saturated, smaller, widened
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.lowering.forward import ForwardPlan
+from attn_dsl.lowering.forward.logits import BASE, STEP
 
 ROW, COLUMN, SCORE = "row", "column", "score"
 NOTHING: frozenset[str] = frozenset()
@@ -25,6 +26,7 @@ _VARIABLES = {
     "q_idx": frozenset({ROW}),
     "q_pos": frozenset({ROW}),
     "kv_idx": frozenset({COLUMN}),
+    STEP: frozenset({COLUMN}),
     "score": frozenset({SCORE}),
 }
 _PER = {"heads": "h", "kv_heads": "kv_h", "batch": "b"}
@@ -54,16 +56,31 @@ class Place:
 
     index: Any  # Int32: q_idx or kv_idx, inside the sequence wherever an expression reads or divides by it
     head: Any = None  # Int32: the row's query head, where rows of several heads share a tile
+    base: Any = None  # Int32, of a column: the thread's first one in the tile; None: `index` itself
+    step: int = 0  # index - base
     values: dict[Any, Any] = field(default_factory=dict)
 
+    def part(self, name: str) -> Any:
+        """A column's `kv_idx`, or one of the two parts it is the sum of."""
+        if name == STEP:
+            return Int32(self.step)
+        return self.index if name == "kv_idx" or self.base is None else self.base
 
-def dependences(nodes: Iterable[Expr], by_row: frozenset[str] = NOTHING) -> dict[Expr, frozenset[str]]:
-    """What each node below `nodes` changes with inside a tile; `by_row` are further leaves that change with the row."""
+
+def dependences(
+    nodes: Iterable[Expr], by_row: frozenset[str] = NOTHING, by_column: frozenset[str] = NOTHING
+) -> dict[Expr, frozenset[str]]:
+    """What each node below `nodes` changes with inside a tile.
+
+    `by_row` and `by_column` are further leaves that change with the row and with the column.
+    """
     found: dict[Expr, frozenset[str]] = {}
     for node in children_first(nodes):
         own = _VARIABLES.get(str(node.attr), NOTHING) if node.op == "var" else NOTHING
         if node.op in ("var", "param") and node.attr in by_row:
             own = frozenset({ROW})
+        elif node.op == "var" and node.attr in by_column:
+            own = frozenset({COLUMN})
         found[node] = own.union(*(found[argument] for argument in node.args))
     return found
 
@@ -108,18 +125,22 @@ class Scope:
         heads = fragment.heads or [None for _ in fragment.rows]
         return [self.row(q_idx, head) for q_idx, head in zip(fragment.rows, heads, strict=True)]
 
-    def column(self, kv_idx: Any, *, inside: bool) -> Place:
-        """The column kv_idx; with `inside` the last of the sequence if kv_idx lies past it."""
-        return Place(smaller(kv_idx, larger(self.seq_k - Int32(1), Int32(0))) if inside else kv_idx)
+    def column(self, base: Any, step: int, *, clamp: bool) -> Place:
+        """The column base + step; with `clamp` the last of the sequence if it lies past it."""
+        kv_idx = base + Int32(step)
+        if clamp:
+            return Place(smaller(kv_idx, larger(self.seq_k - Int32(1), Int32(0))))
+        return Place(kv_idx, base=base, step=step)
 
     def evaluate(
         self, roots: Iterable[Expr], row: Place | None = None, column: Place | None = None, score: Any = None
     ) -> list[Any]:
         """The values of `roots` at a row, a column and a score, as far as they depend on them."""
-        algebra = CuteAlgebra(self.plan.wide, fast_tanh=self.plan.fast_tanh)
+        algebra = CuteAlgebra(self.plan.wide)
         wanted = list(roots)
         here: dict[Any, Any] = {}
-        depends = dependences(wanted, self._by_row)
+        whole = column is not None and column.base is None
+        depends = dependences(wanted, self._by_row, frozenset({BASE}) if whole else NOTHING)
 
         def kept(node: Expr) -> dict[Any, Any]:
             on = depends[node]
@@ -142,7 +163,10 @@ class Scope:
                 values[node] = algebra.const(node)
             elif node.op in ("var", "size", "param", "read"):
                 values[node] = self._leaf(node, operands, row, column, score)
-            elif node.op == "div" and depends[node.args[1]] < depends[node]:
+            elif node.op == "add" and node.type is FLOAT and (product := _product(node, depends)) is not None:
+                x, y = (kept(factor)[factor] for factor in product.args)
+                values[node] = algebra.fma(x, y, operands[0] if product is node.args[1] else operands[1])
+            elif node.op == "div" and not node.args[0].is_const and depends[node.args[1]] < depends[node]:
                 values[node] = algebra.mul(operands[0], _inverse(algebra, node.args[1], kept(node.args[1])))
             else:
                 method = getattr(algebra, method_name(node.op))
@@ -168,9 +192,9 @@ class Scope:
         if name in ("q_idx", "q_pos"):
             assert row is not None
             return row.index if name == "q_idx" else row.index + self.uniform(self.plan.shift)[0]
-        if name == "kv_idx":
+        if name in ("kv_idx", BASE, STEP):
             assert column is not None
-            return column.index
+            return column.part(name)
         return score if name == "score" else self._index(name, row)
 
     def _index(self, name: str, row: Place | None) -> Any:
@@ -194,6 +218,14 @@ class Scope:
         if dtype == "bool":
             return value != type(value)(0)
         return Int32(value) if dtype in ("i32", "i8", "u8") else value.to(Float32)
+
+
+def _product(node: Expr, depends: dict[Expr, frozenset[str]]) -> Expr | None:
+    """The operand of a float sum that is a product made at the same place, so that one instruction does both."""
+    for argument in node.args:
+        if argument.op == "mul" and depends[argument] == depends[node]:
+            return argument
+    return None
 
 
 def _inverse(algebra: CuteAlgebra, divisor: Expr, values: dict[Any, Any]) -> Any:

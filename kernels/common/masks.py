@@ -89,13 +89,13 @@ def _low_bits(count: Any, word: int) -> Any:
 
 
 def _mask_elements(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, first: Any) -> None:
-    inside = needs_inside([plan.mask.mask], COLUMN)
+    clamp = needs_inside([plan.mask.mask], COLUMN)
     rows = scope.rows(fragment)
     start = first + fragment.base
     for j in range(fragment.count):
         kv_idx = start + Int32(fragment.offset(j))
         has_key = kv_idx < scope.seq_k
-        column = scope.column(kv_idx, inside=inside)
+        column = scope.column(start, fragment.offset(j), clamp=clamp)
         for place, row in enumerate(rows):
             (visible,) = scope.evaluate([plan.mask.mask], row=row, column=column)
             scores[place, j] = choose(visible & has_key, scores[place, j], Float32(-math.inf))

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutlass import Float32, Int32
+from cutlass import Int32
 
-from attn_dsl.kernels.common.algebra import LOG2_E
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.leaves import COLUMN, Scope, needs_inside
 from attn_dsl.lowering.forward import ForwardPlan
 
 
-def score_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, tile: Any, scale: Any) -> None:
+def score_scores(
+    plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, tile: Any, *, inside: bool = False
+) -> None:
     """Replaces the dot products of key tile `tile` (Int32) by score(scale * dot product) * log2(e).
 
-    `scores` is f32 (rows, columns), a row per entry of `fragment.rows`. With `plan.fold_scale` nothing is done: the
-    softmax multiplies by scale * log2(e).
+    `scores` is f32 (rows, columns), a row per entry of `fragment.rows`; `inside` says that the tile ends inside the
+    sequence. With `plan.fold_scale` nothing is done: the softmax multiplies by scale * log2(e).
     """
     if plan.fold_scale:
         return
-    inside = needs_inside([plan.score], COLUMN)
+    clamp = not inside and needs_inside([plan.logit], COLUMN)
     rows = scope.rows(fragment)
     start = tile * Int32(plan.tile_k) + fragment.base
     for j in range(fragment.count):
-        column = scope.column(start + Int32(fragment.offset(j)), inside=inside)
+        column = scope.column(start, fragment.offset(j), clamp=clamp)
         for place, row in enumerate(rows):
-            (value,) = scope.evaluate([plan.score], row=row, column=column, score=scores[place, j] * scale)
-            scores[place, j] = value * Float32(LOG2_E)
+            (scores[place, j],) = scope.evaluate([plan.logit], row=row, column=column, score=scores[place, j])

@@ -8,7 +8,7 @@ layout of the next (PTX ISA, `wgmma.mma_async`, register fragments).
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, const_expr, pipeline
+from cutlass import Boolean, Float32, Int32, const_expr, pipeline
 from cutlass.cute.nvgpu import warpgroup
 
 from attn_dsl.kernels.common.fragment import Fragment
@@ -94,11 +94,51 @@ def attend(
 ) -> list[Float32]:
     """Scores of one tile to weights, in place; returns the factors of what was accumulated before."""
     viewed = by_row(scores)
-    score_scores(plan, scope.fresh(), fragment, viewed, tile, scale)
+    score_scores(plan, scope.fresh(), fragment, viewed, tile, inside=not masked)
     if const_expr(masked):
         mask_scores(plan, scope.fresh(), fragment, viewed, tile)
     to_log2 = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
     return online_softmax(viewed, row_max, row_sum, to_log2, first)
+
+
+@cute.jit
+def step(
+    plan: cutlass.Constexpr,
+    barriers: cutlass.Constexpr[ForwardBarriers],
+    scope: cutlass.Constexpr,
+    fragment: cutlass.Constexpr,
+    products: Values,
+    operands: Values,
+    accumulators: Values,
+    pipes: Values,
+    group: Int32,
+    scale: Float32,
+    state: pipeline.PipelineState,
+    tile: Int32,
+    masked: cutlass.Constexpr[bool],
+) -> pipeline.PipelineState:
+    """One tile: its scores, the output of the tile before, then its weights. `state` is the ring's place before."""
+    qk, pv = products
+    queries, keys, values, weights = operands
+    scores, output, row_max, row_sum = accumulators
+    _, k_pipe, v_pipe = pipes
+    before = state.clone()
+    state.advance()
+    k_pipe.consumer_wait(state)
+    wait_turn(barriers, group)
+    multiply(qk, scores, queries, keys[None, None, None, state.index], False)
+    v_pipe.consumer_wait(before)
+    multiply(pv, output, weights, values[None, None, None, before.index], True)
+    pass_turn(barriers, group)
+    warpgroup.wait_group(1)
+    k_pipe.consumer_release(state)
+    factors = attend(plan, scope, fragment, scores, tile, scale, row_max, row_sum, masked, False)
+    warpgroup.wait_group(0)
+    v_pipe.consumer_release(before)
+    convert(scores, weights)
+    if cute.arch.vote_any_sync(factors[0] != 1.0 or factors[1] != 1.0):
+        rescale(output, factors)
+    return state
 
 
 @cute.jit
@@ -151,6 +191,8 @@ def consume_tiles(
         if const_expr(barriers.turn):
             if group == len(barriers.turn) - 1:
                 pass_turn(barriers, group)
+        operands, accumulators = (queries, keys, values, weights), (scores, output, row_max, row_sum)
+        fixed = (plan, barriers, scope, fragment, products, operands, accumulators, pipes, group, scale)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, plan.stages)
         q_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
         k_pipe.consumer_wait(state)
@@ -161,32 +203,15 @@ def consume_tiles(
         attend(plan, scope, fragment, scores, n, scale, row_max, row_sum, True, True)
         convert(scores, weights)
         n = last_visited(n - 1)
+        # a loop for each class of tiles: its body is one stretch of code, in which waits for the tensor cores can move
         while n >= 0:
-            before = state.clone()
-            state.advance()
-            k_pipe.consumer_wait(state)
-            wait_turn(barriers, group)
-            multiply(qk, scores, queries, keys[None, None, None, state.index], False)
-            v_pipe.consumer_wait(before)
-            multiply(pv, output, weights, values[None, None, None, before.index], True)
-            pass_turn(barriers, group)
-            warpgroup.wait_group(1)
-            k_pipe.consumer_release(state)
-            factors = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
-            if is_full(n):
-                found = attend(plan, scope, fragment, scores, n, scale, row_max, row_sum, False, False)
-                for row in cutlass.range_constexpr(ROWS_PER_THREAD):
-                    factors[row] = found[row]
-            else:
-                found = attend(plan, scope, fragment, scores, n, scale, row_max, row_sum, True, False)
-                for row in cutlass.range_constexpr(ROWS_PER_THREAD):
-                    factors[row] = found[row]
-            warpgroup.wait_group(0)
-            v_pipe.consumer_release(before)
-            convert(scores, weights)
-            if cute.arch.vote_any_sync(factors[0] != 1.0 or factors[1] != 1.0):
-                rescale(output, [factors[row] for row in range(ROWS_PER_THREAD)])
-            n = last_visited(n - 1)
+            if const_expr(plan.mask.kind != "none"):  # else the first tile alone may be cut by the end of the sequence
+                while (n >= 0) & (is_full(n) == Boolean(False)):
+                    state = step(*fixed, state, n, True)
+                    n = last_visited(n - 1)
+            while (n >= 0) & is_full(n):
+                state = step(*fixed, state, n, False)
+                n = last_visited(n - 1)
         v_pipe.consumer_wait(state)
         multiply(pv, output, weights, values[None, None, None, state.index], True)
         warpgroup.wait_group(0)

@@ -119,9 +119,9 @@ class ForwardPlan:
     registers_consumer: int  # per thread, setmaxnreg
     order: str  # of query tiles: "longest_first" | "in_order"
     fold_scale: bool  # score is the dot product times a positive scale: the scale goes into the exponential
-    fast_tanh: bool  # tanh.approx.f32 (relative error 2^-11) instead of one built from ex2
     mask: MaskPlan
     score: Expr  # float over the leaf `score`
+    logit: Expr  # score * log2(e) over the leaf `score` as the plain dot product, as the kernel computes it
     scale: Expr  # float, the same for all rows, heads and batch entries
     sink: Expr | None  # float of head and batch entry
     shift: Expr  # q_pos - q_idx, an int of the batch entry
@@ -168,7 +168,7 @@ class ForwardPlan:
     def expressions(self) -> tuple[Expr, ...]:
         """Every expression that the kernel evaluates."""
         sink = () if self.sink is None else (self.sink,)
-        return (self.mask.mask, self.score, self.scale, *sink, self.shift, *piece_expressions(self.mask))
+        return (self.mask.mask, self.logit, self.scale, *sink, self.shift, *piece_expressions(self.mask))
 
 
 def piece_expressions(mask: MaskPlan) -> tuple[Expr, ...]:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 
 from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
 from attn_dsl.expr import Expr, ExprBuilder, children_first
-from attn_dsl.expr.interval import FloatInterval, IntInterval, static_intervals
+from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, static_intervals
 from attn_dsl.expr.operators import I32_MAX, I32_MIN
+from attn_dsl.lowering.forward.logits import BASE, STEP, logit
 from attn_dsl.lowering.forward.masks import mask_plan
 from attn_dsl.lowering.forward.plan import CaptureArgument, ForwardPlan, MaskPlan, ShapeClass, piece_expressions
-from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, ROWS, check, nearest_dim
+from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, MAX_KEYS, ROWS, check, nearest_dim
 from attn_dsl.lowering.tiles import analyze
 from attn_dsl.lowering.tiles.dependence import HEAD, Dependence, rewrite
-from attn_dsl.spec.model import AttentionSpec, DType, Role
+from attn_dsl.spec.model import MAX_SEQUENCE, AttentionSpec, DType, Role
 from attn_dsl.spec.proofs import Ranges
 
 TARGET = "sm90"
@@ -33,10 +34,11 @@ class TileShape:
     stages: int
     registers_producer: int  # per thread
     registers_consumer: int  # per thread
+    evaluates: bool  # whether a thread has registers left to evaluate scores and masks of single elements
 
 
 # Two warpgroups leave each thread room for the output of 128 columns; narrow heads have room for a third.
-TABLE = (TileShape(64, 192, 128, 2, 32, 160), TileShape(MAX_DIM, 128, 128, 2, 24, 240))
+TABLE = (TileShape(64, 192, 128, 2, 32, 160, False), TileShape(MAX_DIM, 128, 128, 2, 24, 240, True))
 REGISTERS = {1: (24, 240), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
 HONOURED = ("tile_q", "tile_k", "stages", "order")
 ORDERS = {"auto": None, "linear": "in_order", "longest_first": "longest_first"}
@@ -126,7 +128,13 @@ class _Expressions:
         dtypes = {tensor.name: tensor.dtype for tensor in spec.tensors}
         self._build = build
         self._extents = {build.size(axis): build.const(extent) for axis, extent in extents.items()}
-        self.ranges = Ranges(extents, spec.params, dtypes, spec.align.kind).leaf
+        self._ranges = Ranges(extents, spec.params, dtypes, spec.align.kind)
+
+    def ranges(self, leaf: Expr) -> Interval:
+        """The range of a leaf; the parts of kv_idx may pass the last key by a tile."""
+        if leaf.op == "var" and leaf.attr in (BASE, STEP):
+            return IntInterval(0, MAX_SEQUENCE + MAX_KEYS if leaf.attr == BASE else MAX_KEYS)
+        return self._ranges.leaf(leaf)
 
     def __call__(self, root: Expr) -> Expr:
         return rewrite(self._build, [root], self._extents)[0]
@@ -139,11 +147,13 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     mask = mask_plan(analysis, known(spec.mask), known)
     score, scale, shift = (known(root) for root in (spec.score, spec.scale, analysis.shift))
     sink = None if spec.sink is None else known(spec.sink)
-    roots = [mask.mask, score, scale, shift, *([] if sink is None else [sink]), *piece_expressions(mask)]
+    base_2 = logit(analysis.build, score, scale)
+    roots = [mask.mask, base_2, scale, shift, *([] if sink is None else [sink]), *piece_expressions(mask)]
     nodes = list(children_first(roots))
     names = {kind: {str(node.attr) for node in nodes if node.op == kind} for kind in ("read", "param", "size")}
     padded = [-(-extent // 16) * 16 for extent in (shape.dim, shape.dim_v)]
-    tiles = _tiles(spec, max(padded))
+    fold_scale = score.op == "var" and _is_positive(scale, known)
+    tiles = _tiles(spec, max(padded), evaluates=mask.kind == "elements" or not fold_scale)
     return ForwardPlan(
         target=TARGET,
         name=spec.name,
@@ -161,10 +171,10 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         registers_producer=tiles.registers_producer,
         registers_consumer=tiles.registers_consumer,
         order=_order(spec, mask),
-        fold_scale=score.op == "var" and _is_positive(scale, known),
-        fast_tanh=False,
+        fold_scale=fold_scale,
         mask=mask,
         score=score,
+        logit=base_2,
         scale=scale,
         sink=sink,
         shift=shift,
@@ -199,9 +209,9 @@ def pack_of(spec: AttentionSpec, group: int) -> int:
     return 1 if Dependence(spec).on(spec.mask, HEAD) else group
 
 
-def _tiles(spec: AttentionSpec, dim: int) -> TileShape:
+def _tiles(spec: AttentionSpec, dim: int, *, evaluates: bool) -> TileShape:
     """The row of the table for head dimension `dim`, with what the schedule sets."""
-    tiles = next((row for row in TABLE if dim <= row.max_dim), TABLE[-1])
+    tiles = next((row for row in TABLE if dim <= row.max_dim and row.evaluates >= evaluates), TABLE[-1])
     hints = {key: int(value) for key, value in spec.schedule if key in HONOURED and key != "order"}
     if "tile_q" in hints:
         producer, consumer = REGISTERS[hints["tile_q"] // ROWS]

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import cutlass.cute as cute
 import torch
-from attn_dsl.kernels.common.leaves import Arguments, Place, Scope
-from attn_dsl.lowering.forward import ForwardPlan
 from cutlass import Int32, Int64
 from cutlass.cute.runtime import from_dlpack
 from torch import Tensor
 
 from attn_dsl import emulator
 from attn_dsl.expr import FLOAT, Expr
+from attn_dsl.kernels.common.leaves import Arguments, Place, Scope
+from attn_dsl.lowering.forward import ForwardPlan
 
 THREADS = 128
 

@@ -71,13 +71,12 @@ class Walk:
         first = tile * ROWS
         row = first + thread // 32 * 16 + lane // 4
         fragment = Fragment((row, row + 8), 2, 8, plan.tile_k // 4, lane % 4 * 2)
-        (scale,) = scope.uniform(plan.scale)
         bounds = tile_bounds(plan, scope, first, cutlass.min(first + ROWS, seq_q) - 1)
         n = bounds.first
         while n >= 0:
             scores = cute.make_rmem_tensor((2, fragment.count), Float32)
             read_scores(fragment, scores, dots, entry, head, n * plan.tile_k)
-            score_scores(plan, scope.fresh(), fragment, scores, n, scale)
+            score_scores(plan, scope.fresh(), fragment, scores, n)
             if bounds.is_full(n):
                 visits[entry, head, tile, n] = Int32(FULL)
             else:

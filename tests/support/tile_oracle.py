@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +22,16 @@ def dense_mask(spec: AttentionSpec, call: Binding, batch: int) -> Tensor:
     return dense_values(spec, call, batch, spec.mask)
 
 
-def dense_values(spec: AttentionSpec, call: Binding, batch: int, expr: Expr) -> Tensor:
-    """`expr` for every head, row and key of one batch entry, [heads, seq_q, seq_k]."""
+def dense_values(
+    spec: AttentionSpec, call: Binding, batch: int, expr: Expr, given: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """`expr` for every head, row and key of one batch entry, [heads, seq_q, seq_k]; `given` are values of variables."""
     heads, group = call.extents["heads"], call.extents["heads"] // call.extents["kv_heads"]
     seq_q, seq_k = int(call.seq_q[batch]), int(call.seq_k[batch])
     h = torch.arange(heads).view(-1, 1, 1)
     q_idx, kv_idx = torch.arange(seq_q).view(1, -1, 1), torch.arange(seq_k).view(1, 1, -1)
     index = {"b": torch.tensor(batch), "h": h, "kv_h": h // group, "q_idx": q_idx, "kv_idx": kv_idx}
-    index |= {"seq_q": torch.tensor(seq_q), "seq_k": torch.tensor(seq_k)}
+    index |= {"seq_q": torch.tensor(seq_q), "seq_k": torch.tensor(seq_k), **(given or {})}
     algebra = TorchAlgebra(torch.float64)
     starts = {"total_q": call.packed_q, "total_k": call.packed_k}
 
