@@ -216,7 +216,12 @@ def _tiles(spec: AttentionSpec, dim: int, *, evaluates: bool) -> TileShape:
     if "tile_q" in hints:
         producer, consumer = REGISTERS[hints["tile_q"] // ROWS]
         tiles = replace(tiles, registers_producer=producer, registers_consumer=consumer)
-    return replace(tiles, **hints)
+    return replace(
+        tiles,
+        tile_q=hints.get("tile_q", tiles.tile_q),
+        tile_k=hints.get("tile_k", tiles.tile_k),
+        stages=hints.get("stages", tiles.stages),
+    )
 
 
 def _order(spec: AttentionSpec, mask: MaskPlan) -> str:
