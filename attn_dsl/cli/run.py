@@ -12,6 +12,7 @@ from ..diagnostics import UnsupportedError
 from ..spec import AttentionSpec, DType, Role
 from . import files, values
 from .console import FINDINGS, OK, Progress, UsageError, plural, print_json
+from .emulated import DEVICE, Emulation, call_emulated
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +53,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     values.add_seed(parser)
     parser.add_argument("--dtype", choices=tuple(_OPERAND_DTYPES), help="of q, k, v and o, instead of the file's")
     parser.add_argument("--target", default="auto", metavar="NAME", help="where to run (default auto)")
-    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="of the tensors: cpu (default), cuda, cuda:1")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        metavar="DEVICE",
+        help=f"of the tensors: cpu (default), cuda, cuda:1; {DEVICE} runs PTX on the CPU and finds races",
+    )
     parser.add_argument(
         "--check", action="store_true", help="compare with the reference in float64; exit code 1 if off"
     )
@@ -70,13 +76,18 @@ def execute(options: argparse.Namespace) -> int:
         from ..runtime import compile_for
         from .inputs import make_inputs
 
-        device = _device(options.device)
+        emulate = options.device == DEVICE
+        device = "cpu" if emulate else _device(options.device)
         compiled = compile_for(spec, options.target)
         progress.step("making inputs")
         inputs, notes = make_inputs(spec, options, asked={}, defaults=_SIZES, device=device)
         progress.step(f"running on {compiled.target}")
-        output, lse = _call(compiled, inputs)
-        seconds = [_timed(compiled, inputs, device) for _ in range(options.repeat)]
+        emulation, seconds = None, []
+        if emulate:
+            output, lse, emulation = call_emulated(compiled, {**inputs.tensors, **inputs.params})
+        else:
+            output, lse = _call(compiled, inputs)
+            seconds = [_timed(compiled, inputs, device) for _ in range(options.repeat)]
         comparisons: tuple[Comparison, ...] = ()
         if options.check:
             progress.step("computing the reference in float64")
@@ -84,7 +95,7 @@ def execute(options: argparse.Namespace) -> int:
     result = _Result(
         file=options.file,
         target=compiled.target,
-        device=str(output.device),
+        device=DEVICE if emulate else str(output.device),
         extents=tuple(sorted(inputs.extents.items())),
         seed=options.seed,
         assumed=tuple(notes),
@@ -92,6 +103,7 @@ def execute(options: argparse.Namespace) -> int:
         lse=f"f32{list(lse.shape)}",
         comparisons=comparisons,
         seconds=tuple(seconds),
+        emulation=emulation,
     )
     if options.format == "json":
         print_json(result.as_dict())
@@ -113,7 +125,8 @@ class _Result:
     output: str  # dtype and shape
     lse: str
     comparisons: tuple[Comparison, ...]  # none without --check
-    seconds: tuple[float, ...]  # one per timed call
+    seconds: tuple[float, ...]  # one per timed call; none on the emulator, where time means nothing
+    emulation: Emulation | None  # on the emulator
 
     @property
     def ok(self) -> bool:
@@ -131,12 +144,18 @@ class _Result:
             "assumed": list(self.assumed),
             "outputs": {"o": self.output, "lse": self.lse},
             "checks": [comparison.as_dict() for comparison in self.comparisons],
-            "seconds": {
-                "median": statistics.median(self.seconds),
-                "min": min(self.seconds),
-                "max": max(self.seconds),
-                "calls": len(self.seconds),
-            },
+            "seconds": self._times(),
+            "emulator": None if self.emulation is None else self.emulation.as_dict(),
+        }
+
+    def _times(self) -> dict[str, float] | None:
+        if not self.seconds:
+            return None
+        return {
+            "median": statistics.median(self.seconds),
+            "min": min(self.seconds),
+            "max": max(self.seconds),
+            "calls": len(self.seconds),
         }
 
     def lines(self) -> list[str]:
@@ -152,6 +171,8 @@ class _Result:
                 found.append(f"error   {label}: {measure.error:.2e}, bound {measure.bound:.2e}{verdict}")
             if comparison.misplaced:
                 found.append(f"error   {comparison.output}: {comparison.misplaced:,} infinities or NaN MISPLACED")
+        if self.emulation is not None:
+            return [*found, self.emulation.line()]
         middle, low, high = (f"{1e3 * f(self.seconds):.3g}" for f in (statistics.median, min, max))
         found.append(f"time    median {middle} ms of {plural(len(self.seconds), 'call')} ({low} to {high})")
         return found

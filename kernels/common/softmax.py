@@ -39,6 +39,11 @@ def _across_lanes(combine: Combine, value: Float32) -> Float32:
     return value
 
 
+def exp2(x: Float32) -> Float32:
+    """2^x by one approximate instruction (PTX ISA, ex2.approx.ftz: an error of 2^-22 at most)."""
+    return cute.math.exp2(x, approx=True, ftz=True)
+
+
 def _add(x: Float32, y: Float32) -> Float32:
     return x + y
 
@@ -72,7 +77,7 @@ def online_softmax(
         row_max[row] = largest
         # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
         base = cutlass.select_(largest == -Float32.inf, Float32(0.0), largest) * scale
-        weights = [cute.arch.exp2(value * scale - base) for value in values]
+        weights = [exp2(value * scale - base) for value in values]
         for column in range(cute.size(columns)):
             scores[row, column] = weights[column]
         total = _reduce(_add, weights)
@@ -80,26 +85,30 @@ def online_softmax(
             row_sum[row] = total
             factors.append(Float32(0.0))  # nothing came before
         else:
-            factor = cute.arch.exp2(before * scale - base)
+            factor = exp2(before * scale - base)
             row_sum[row] = row_sum[row] * factor + total
             factors.append(factor)
     return factors
 
 
 def finish_softmax(row_max: Float32, row_sum: Float32, scale: Float32, sink: Float32 | None) -> tuple[Float32, Float32]:
+    """`normalised` for a row that several lanes hold; `row_sum` is this thread's part."""
+    return normalised(row_max * scale, _across_lanes(_add, row_sum), sink)
+
+
+def normalised(largest: Float32, total: Float32, sink: Float32 | None) -> tuple[Float32, Float32]:
     """(factor, lse): what the accumulated output is multiplied with, and the logarithm of the denominator in base 2.
 
-    `row_sum` is this thread's part; `sink` is a logit in base 2. A row that sees no key gets 0, and -inf or `sink`.
+    `largest` and `sink` are logits in base 2, `total` the sum of the weights relative to `largest`. A row that sees no
+    key gets 0, and -inf or `sink`.
     """
-    total = _across_lanes(_add, row_sum)
-    empty = total == 0.0  # in any other row some score was the maximum and has weight 1; NaN is not 0
-    largest = row_max * scale
+    empty = total == 0.0  # the largest score of any other row has a weight; NaN is not 0
     if sink is None:
         factor = cutlass.select_(empty, Float32(0.0), cute.arch.rcp_approx(total))
         return factor, cutlass.select_(empty, -Float32.inf, largest + cute.math.log2(total, fastmath=True))
     # the larger of both logits becomes the reference, so that neither exponential overflows
     reference = cute.arch.fmax(largest, sink)
-    mine = cute.arch.exp2(largest - reference)
-    both = total * mine + cute.arch.exp2(sink - reference)
+    mine = exp2(largest - reference)
+    both = total * mine + exp2(sink - reference)
     factor = cutlass.select_(empty, Float32(0.0), mine * cute.arch.rcp_approx(both))
     return factor, cutlass.select_(empty, sink, reference + cute.math.log2(both, fastmath=True))

@@ -36,7 +36,8 @@ def test_json_shape(run, write) -> None:
     report = json.loads(outcome.out)
     assert outcome.code == 0
     assert list(report) == [
-        *("version", "ok", "file", "target", "device", "extents", "seed", "assumed", "outputs", "checks", "seconds")
+        *("version", "ok", "file", "target", "device", "extents", "seed", "assumed", "outputs", "checks", "seconds"),
+        "emulator",
     ]
     assert report["extents"] == {"batch": 2, "dim": 8, "dim_v": 8, "heads": 4, "kv_heads": 2, "seq_k": 13, "seq_q": 9}
     assert report["outputs"] == {"o": "bf16[2, 9, 4, 8]", "lse": "f32[2, 4, 9]"}
@@ -184,3 +185,27 @@ def test_a_view_has_room_in_its_base(run, write) -> None:
     assert report["ok"] is True
     assert report["extents"]["dim"] == 80
     assert report["outputs"]["o"] == "bf16[1, 4, 8, 80]"
+
+
+@pytest.mark.parametrize("target", ["sm90", "sm100"])
+def test_a_kernel_runs_on_the_emulator(run, write, target: str) -> None:
+    """Compiled for the architecture and run on the CPU: no time, no findings, inside the bounds."""
+    pytest.importorskip("cutlass")
+    path = write("a.attn", "mask = kv_idx <= q_pos", operands=True)
+    sizes = "batch=1,heads=2,kv_heads=1,seq_q=70,seq_k=90,dim=64"
+    options = ("--device", "emulator", "--check", "--format", "json")
+    outcome = run("run", path, "--target", target, "--shape", sizes, *options)
+    assert outcome.code == 0, outcome
+    report = json.loads(outcome.out)
+    assert report["seconds"] is None
+    assert report["device"] == "emulator"
+    assert report["emulator"]["arch"] == {"sm90": "sm_90a", "sm100": "sm_100a"}[target]
+    assert (report["emulator"]["launches"], report["emulator"]["findings"]) == (1, 0)
+    assert report["emulator"]["instructions"] > 1000
+    assert all(check["ok"] for check in report["checks"])
+
+
+def test_the_emulator_runs_kernels_only(run, write) -> None:
+    outcome = run("run", write("a.attn", BIASED, operands=True), "--device", "emulator")
+    assert outcome.code == 2
+    assert "error[E283]: --device emulator: target 'auto' has no kernel to run on it" in outcome.err

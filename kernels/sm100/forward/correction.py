@@ -4,7 +4,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr
 
-from attn_dsl.kernels.common.softmax import LN_2, LOG2_E
+from attn_dsl.kernels.common.softmax import LN_2, LOG2_E, normalised
 from attn_dsl.kernels.common.tiles import tile_bounds
 from attn_dsl.kernels.sm90.load import Values
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
@@ -109,16 +109,3 @@ def correct_tiles(
         # what threads wrote must be visible to the copy engine before it is told
         cute.arch.fence_view_async_shared()
         barriers.arrive("o_staged", place)
-
-
-def normalised(largest: Float32, total: Float32, sink: Float32 | None) -> tuple[Float32, Float32]:
-    """(factor, lse) of a row from its reference and sum: logarithms and `sink` in base 2."""
-    empty = total == 0.0  # some score of any other row has a weight; NaN is not 0
-    if sink is None:
-        factor = cutlass.select_(empty, Float32(0.0), cute.arch.rcp_approx(total))
-        return factor, cutlass.select_(empty, -Float32.inf, largest + cute.math.log2(total, fastmath=True))
-    reference = cute.arch.fmax(largest, sink)
-    mine = cute.arch.exp2(largest - reference)
-    both = total * mine + cute.arch.exp2(sink - reference)
-    factor = cutlass.select_(empty, Float32(0.0), mine * cute.arch.rcp_approx(both))
-    return factor, cutlass.select_(empty, sink, reference + cute.math.log2(both, fastmath=True))

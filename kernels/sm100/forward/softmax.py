@@ -13,7 +13,7 @@ from cutlass import Float32, Int32, const_expr
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.masks import mask_scores
 from attn_dsl.kernels.common.scores import score_scores
-from attn_dsl.kernels.common.softmax import LOG2_E
+from attn_dsl.kernels.common.softmax import LOG2_E, exp2
 from attn_dsl.kernels.common.tiles import tile_bounds
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
 from attn_dsl.lowering.forward.sm100_plan import ROWS, SLOT
@@ -46,7 +46,7 @@ def weights_of(row: cute.Tensor, scale: Float32, base: Float32) -> list[Float32]
     found: list[Float32] = []
     for place in range(0, cute.size(row), 2):
         pair = cute.arch.fma_packed_f32x2((row[place], row[place + 1]), (scale, scale), (-base, -base))
-        found += [cute.arch.exp2(value) for value in pair]
+        found += [exp2(value) for value in pair]
     return found
 
 
@@ -92,7 +92,7 @@ def softmax_tiles(
         largest = cutlass.select_((largest - reference) * to_log2 <= plan.threshold, reference, largest)
         # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
         base = cutlass.select_(largest == -Float32.inf, Float32(0.0), largest) * to_log2
-        factor = cutlass.select_(largest == reference, Float32(1.0), cute.arch.exp2(reference * to_log2 - base))
+        factor = cutlass.select_(largest == reference, Float32(1.0), exp2(reference * to_log2 - base))
         barriers.wait("stats_empty", place, turn ^ 1)
         statistics[thread, place, 0] = factor
         barriers.arrive("stats_full", place)
