@@ -34,6 +34,8 @@ def parse(text: str, *, name: str = "spec", folder: str | Path | None = None, **
     Raises:
         AttnSyntaxError, SpecError: as `load`.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"parse() takes the text of a spec as str, not {type(text).__name__}; load() takes a path")
     file = syntax.parse_source(Source("<text>", text))
     return resolve(file, name=name, folder=None if folder is None else Path(folder), constants=constants)
 

@@ -22,7 +22,7 @@ _SENTENCES = {
     "E204": "The text follows the grammar.",
     "E205": "Every bracket is closed.",
     "E206": "Brackets and operators nest at most 100 deep.",
-    "E207": "An integer literal fits 64 bits and a float literal is finite.",
+    "E207": "An integer literal fits 64 bits, and a float constant fits f32.",
     "E208": "A file has at most 1,000 statements.",
     # E21x: imports
     "E210": "An import names an existing library file.",
@@ -70,6 +70,7 @@ _SENTENCES = {
     # W26x: worth knowing
     "W265": "The mask can be true for some pair.",
     "W266": "An index is proved inside its axis; otherwise it is clamped to it.",
+    "W267": "Every definition and import of a spec has a use.",
     # E27x: a call
     "E270": "A call gives every tensor and parameter once, and no others.",
     "E271": "A tensor has the declared number of axes and equal extents where axes have one name.",

@@ -23,8 +23,12 @@ class GeometryReader:
         self.typer = typer
         self.tensors = tensors
 
-    def _settings(self, settings: tuple[tree.Setting, ...], keys: tuple[str, ...], what: str) -> dict[str, tree.Name]:
+    def _settings(
+        self, settings: tuple[tree.Setting, ...], keys: tuple[str, ...], what: str, span: Span
+    ) -> dict[str, tree.Name]:
         """Key to tensor name; unknown, repeated and non-name entries are reported."""
+        if not settings:
+            self.report.error("E252", f"{what} has no settings", span, f"keys: {', '.join(keys)}")
         found: dict[str, tree.Name] = {}
         for setting in settings:
             key = setting.key.name
@@ -42,7 +46,6 @@ class GeometryReader:
     def _geometry(self, name: tree.Name, axes: tuple[Expr | None, ...], form: str, what: str) -> str | None:
         """The geometry tensor `name` if it is i32 with these axis extents (None: any); its role becomes geometry."""
         tensor = self.tensors.tensors.get(name.name)
-        self.typer.spec.used.add(name.name)
         if tensor is None:
             if name.name not in self.tensors.spans:
                 candidates = [t.name for t in self.tensors.tensors.values() if t.role is Role.CAPTURE]
@@ -67,7 +70,7 @@ class GeometryReader:
         if side not in _LENGTH_KEYS:
             self.report.error("E252", f"'lengths {side}' is neither 'lengths q' nor 'lengths k'", node.side.span)
             return Lengths()
-        found = self._settings(node.settings, _LENGTH_KEYS[side], f"'lengths {side}'")
+        found = self._settings(node.settings, _LENGTH_KEYS[side], f"'lengths {side}'", node.span)
         batch = self.typer.axis("batch")
         ends = self.typer.build.op("add", batch, self.typer.build.const(1))
         read = {
@@ -103,9 +106,10 @@ class GeometryReader:
         if not paged:
             message = "k has no axes pages and page_size, so there is nothing to page"
             self.report.error("E248", message, node.span)
-            self.typer.spec.used |= {s.value.name for s in node.settings if isinstance(s.value, tree.Name)}
             return None
-        found = self._settings(node.settings, ("table", "indptr", "indices"), "'paged'")
+        found = self._settings(node.settings, ("table", "indptr", "indices"), "'paged'", node.span)
+        if not node.settings:
+            return None
         if tuple(sorted(found)) not in [tuple(sorted(form)) for form in _PAGING_FORMS]:
             self.report.error("E252", "'paged' has either a table, or indptr and indices", node.span)
             return None

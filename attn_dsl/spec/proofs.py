@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 from ..diagnostics import Diagnostics, Span
@@ -22,6 +23,7 @@ from .model import (
 )
 
 _ELEMENTS = {DType.I32: (I32_MIN, I32_MAX), DType.I8: (-128, 127), DType.U8: (0, 255)}
+F32_MAX = (2.0 - 2.0**-23) * 2.0**127
 _SHOWN = 80  # characters of an expression in a message
 
 
@@ -148,6 +150,8 @@ def prove(
                 message = f"the shift count '{_short(node.args[1])}' lies in {count}"
                 report.error("E262", message, span, "use clamp(count, 0, 31)")
                 continue
+        if isinstance(node.attr, float) and F32_MAX < abs(node.attr) < math.inf:
+            report.error("E207", f"the constant {node.attr!r} does not fit f32 ({F32_MAX!r} is the largest)", span)
         if isinstance(interval, IntInterval) and not (interval.lo >= I64_MIN and interval.hi <= I64_MAX):
             operands = [known[argument] for argument in node.args]
             if all(not isinstance(o, IntInterval) or (o.lo >= I64_MIN and o.hi <= I64_MAX) for o in operands):

@@ -24,9 +24,13 @@ from .settings import SettingsReader
 from .statements import Statements
 from .tensors import TensorReader
 from .typer import Typer
+from .usage import reached_names
 from .values import SpecNames, TensorValue, TooLarge
 
 Override = Constant | str | DType
+
+
+_NO_USE = "remove it, or use it in a clause"
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,6 @@ class _Resolver:
                     self.report.error("E223", f"constant '{name}' is given None", node.span, "leave it away")
                 else:
                     self.typer.overrides[name] = value
-                self.names.used.add(name)
 
     def _axes(self) -> None:
         for node in self.statements.of(tree.FixAxis):
@@ -334,22 +337,33 @@ class _Resolver:
         return tuple(values)
 
     def _uses(self) -> None:
-        """A tensor, parameter or constant without a use would be dropped silently: it is an error."""
+        """What nothing needs would be dropped silently: an error for what a caller gives, a warning for the rest."""
+        reached = reached_names(self.module)
         for tensor in self.tensors.tensors.values():
-            if tensor.role is Role.CAPTURE and tensor.name not in self.names.used:
-                message = f"nothing reads tensor '{tensor.name}'"
-                self.report.error(
-                    "E253", message, self.tensors.spans[tensor.name], "remove it, or use it in an expression"
-                )
-        unused: list[tuple[str, Span, str]] = [
-            (name, self.params.spans[name], "parameter") for name in self.params.params if name not in self.names.used
-        ]
+            if tensor.role is Role.CAPTURE and tensor.name not in reached:
+                self._unused(f"nothing reads tensor '{tensor.name}'", self.tensors.spans[tensor.name])
+        for name in self.params.params:
+            if name not in reached:
+                self._unused(f"nothing uses parameter '{name}'", self.params.spans[name])
         for name, node in self.module.own.items():
-            broken = self.typer.definition(self.module, name) is None if isinstance(node, tree.Const) else True
-            if not broken and name not in self.names.used:
-                unused.append((name, node.name.span, "constant"))
-        for name, span, what in unused:
-            self.report.error("E253", f"nothing uses {what} '{name}'", span, "remove it, or use it in an expression")
+            constant = isinstance(node, tree.Const) and self.typer.definition(self.module, name) is not None
+            if constant and name not in reached:
+                self._unused(f"nothing uses constant '{name}'", node.name.span)
+        if not self.report.errors:  # what is wrong may be where the use was meant to be
+            self._unused_definitions(reached)
+
+    def _unused_definitions(self, reached: set[str]) -> None:
+        for name, node in self.module.own.items():
+            if name not in reached:
+                kind = "function" if isinstance(node, tree.Function) else "let"
+                self.report.warning("W267", f"nothing uses {kind} '{name}'", node.name.span, _NO_USE)
+        for statement in self.statements.of(tree.Import):
+            for item in statement.names:
+                if item.alias not in reached:
+                    self.report.warning("W267", f"nothing uses '{item.alias}'", item.span, _NO_USE)
+
+    def _unused(self, message: str, span: Span) -> None:
+        self.report.error("E253", message, span, _NO_USE)
 
 
 def _plain(value: Any) -> Override:

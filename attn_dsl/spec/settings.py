@@ -50,6 +50,9 @@ class SettingsReader:
         """The entries of the `schedule` block, by key."""
         node = self._statements.one(tree.ScheduleDecl, "'schedule'")
         found: dict[str, int | str] = {}
+        if node is not None and not node.settings:
+            keys = ", ".join((*SCHEDULE_INTS, *SCHEDULE_WORDS))
+            self._report.error("E252", "'schedule' has no settings", node.span, f"keys: {keys}")
         for setting in () if node is None else node.settings:
             key = setting.key.name
             if key in found:

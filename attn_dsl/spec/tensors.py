@@ -63,7 +63,6 @@ class TensorReader:
             return DTYPES[node.name]
         found = self.module.find(node.name)
         if found is not None and isinstance(found[1], tree.Const):
-            self.typer.spec.used.add(node.name)
             value = self.typer.definition(found[0], found[1].name.name)
             if isinstance(value, DType):
                 return value

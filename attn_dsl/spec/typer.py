@@ -302,15 +302,11 @@ class Typer:
             if isinstance(definition, tree.Function):
                 self.fail("E231", f"'{name}' is a function", node.span, f"call it: {name}(...)")
                 return None
-            if home is self.root:
-                self.spec.used.add(name)
             return self._imported(home, definition.name.name, node.span)
         if module is self.root:
             if name in self.spec.params:
-                self.spec.used.add(name)
                 return self.made(self.spec.params[name], node.span)
             if name in self.spec.tensors:
-                self.spec.used.add(name)
                 return self.spec.tensors[name]
         if module is self.root and name in self.spec.broken:
             return None

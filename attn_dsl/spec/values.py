@@ -40,4 +40,3 @@ class SpecNames:
     spans: dict[str, Span] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)  # declared, and reported: uses of them are not reported again
     closed: dict[str, str] = field(default_factory=dict)  # tensors no expression can read -> their role
-    used: set[str] = field(default_factory=set)  # tensors, parameters and constants an expression named

@@ -22,6 +22,10 @@ CASES = [
     ("E224", "param t: float[heads] = 1.0\nscale = t", "t"),
     ("E224", "sink = float(kv_idx)", "float(kv_idx)"),
     ("E224", "t: f32[total_k]\nsink = t[0]", "t[0]"),
+    ("E207", "score = score * 1e-20 * 1e39", "1e39"),
+    ("E207", "score = score + 1e30 * 1e30", "1e30 * 1e30"),
+    ("E252", "lengths k { }", "lengths k { }"),
+    ("E252", "schedule { }", "schedule { }"),
     ("E230", "mask = not kv_idx", "not kv_idx"),
     ("E230", "mask = (kv_idx < q_pos) & (q_pos > 3)", "(kv_idx < q_pos) & (q_pos > 3)"),
     ("E230", "mask = 3 if kv_idx > 2 else q_pos > 1", "3 if kv_idx > 2 else q_pos > 1"),
@@ -125,6 +129,33 @@ def test_a_wrong_part_is_reported_once_where_it_is_written(check):
 def test_definitions_without_a_use_are_checked(codes):
     assert codes("def f(x: int) -> bool = x") == ["E232"]
     assert codes("let n = 3 + true") == ["E230"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["let causal = kv_idx <= q_pos", "def near(n: int) -> bool = kv_idx < n", "from std.window import window"],
+)
+def test_a_definition_without_a_use_is_a_warning(check, text):
+    checked = check(text)
+    assert [(d.code, d.severity.value) for d in checked.diagnostics] == [("W267", "warning")]
+    assert checked.spec is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "param p: int\nlet y = p + kv_idx\nmask = kv_idx < 3",
+        "t: f32[heads]\ndef f() -> float = t[h]\nmask = kv_idx < 3",
+        "const c: int = 3\nlet y = c\nmask = kv_idx < 3",
+    ],
+)
+def test_what_a_caller_gives_must_reach_a_clause(codes, text):
+    assert codes(text) == ["E253"]
+
+
+def test_what_a_definition_needs_is_reached_through_it(check):
+    text = "param p: int\nlet y = p\ndef f(n: int) -> bool = kv_idx < n + y\nmask = f(3)"
+    assert check(text).diagnostics == ()
 
 
 def test_hints_name_what_was_meant(check):

@@ -107,7 +107,8 @@ def test_directions_of_bounds() -> None:
         "kv_idx < max(q_pos, 3) - min(-q_pos, 9)": Direction.RISING,
     }
     for text, direction in texts.items():
-        declared = "param n: int\nparam size: int in 0..\nlet unused = n + size\n"
+        params = {"n": "param n: int\n", "size": "param size: int in 0..\n"}
+        declared = "".join(line for name, line in params.items() if f"{name} *" in text or text.endswith(f" {name}"))
         (piece,) = _analysis(f"{declared}mask = {text}").columns.seen.pieces
         (bound,) = piece.high
         assert bound.direction is direction, text
@@ -203,10 +204,11 @@ def test_masks_that_are_not_taken_apart_are_tested_tile_by_tile() -> None:
 
 def test_a_float_condition_holds_in_either_precision() -> None:
     """0.1 as an f32 is larger than 0.1: a kernel says `<=`, double precision does not, and neither may be surprised."""
-    declared = "weight: f32[heads]\nlevel: f32[seq_k]\nparam cut: float\n"
+    lines = {"weight": "weight: f32[heads]\n", "level": "level: f32[seq_k]\n", "cut": "param cut: float\n"}
     tenth = torch.tensor(0.1)
     for text in ("weight[h] <= cut", "level[kv_idx] <= cut", "level[kv_idx] + 0.0 * weight[h] <= 0.1"):
-        analysis = _analysis(f"{declared}let unused = weight[0] + level[0] + cut\nmask = {text}")
+        declared = "".join(line for name, line in lines.items() if name in text)
+        analysis = _analysis(f"{declared}mask = {text}")
         for number, full in ((tenth, False), (tenth / 2, True)):
             values = {"weight": number.expand(1), "level": number.expand(8), "cut": 0.1}
             grid = analysis.evaluate(Binding.of(_sizes(8, 8), values), 8, 8)
