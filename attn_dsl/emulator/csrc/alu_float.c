@@ -7,6 +7,7 @@
 
 #include "floats.h"
 #include "lanes.h"
+#include "mufu.h"
 
 #define KEEP __attribute__((noinline, noclone)) /* the host rounding mode must not be reordered around the loop */
 typedef float __attribute__((may_alias)) lanef;
@@ -213,7 +214,7 @@ static KEEP void vec_tanh(float *restrict d, const lanef *x, int n)
     for (int i = 0; i < n; i++) d[i] = canonical((float)tanh((double)x[i]));
 }
 
-#define FUNCTION(fn)                                                                          \
+#define FUNCTION(fn, CALL)                                                                    \
     LANE_HEAD(fn##_f32)                                                                       \
     {                                                                                         \
         uint32_t valid = 0xFFFFFFFFu;                                                         \
@@ -229,7 +230,7 @@ static KEEP void vec_tanh(float *restrict d, const lanef *x, int n)
             x = fx;                                                                           \
         }                                                                                     \
         if (EMU_UNLIKELY(in->mod[0] != EMU_RN)) fesetround(host_rounding[in->mod[0] & 3]);    \
-        vec_##fn(r, x, 32);                                                                   \
+        CALL;                                                                                 \
         if (EMU_UNLIKELY(in->mod[0] != EMU_RN)) fesetround(FE_TONEAREST);                     \
         if (ftz)                                                                              \
             for (int i = 0; i < 32; i++) r[i] = flush(r[i]);                                  \
@@ -237,14 +238,14 @@ static KEEP void vec_tanh(float *restrict d, const lanef *x, int n)
         LANE_TAIL(1)                                                                          \
     }                                                                                         \
     LANE_HANDLERS(fn##_f32)
-FUNCTION(ex2)
-FUNCTION(rcp)
-FUNCTION(sqrt)
-FUNCTION(rsqrt)
-FUNCTION(lg2)
-FUNCTION(sin)
-FUNCTION(cos)
-FUNCTION(tanh)
+FUNCTION(ex2, w->launch->exact ? emu_mufu_ex2(r, x) : vec_ex2(r, x, 32))
+FUNCTION(rcp, w->launch->exact && (in->mod[1] & EMU_FF_APPROX) ? emu_mufu_rcp(r, x) : vec_rcp(r, x, 32))
+FUNCTION(sqrt, vec_sqrt(r, x, 32))
+FUNCTION(rsqrt, vec_rsqrt(r, x, 32))
+FUNCTION(lg2, vec_lg2(r, x, 32))
+FUNCTION(sin, vec_sin(r, x, 32))
+FUNCTION(cos, vec_cos(r, x, 32))
+FUNCTION(tanh, vec_tanh(r, x, 32))
 
 /* ---- f64 --------------------------------------------------------------------------------------------------------- */
 
