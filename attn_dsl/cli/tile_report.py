@@ -17,6 +17,7 @@ from .explanation import Section, columns
 from .inputs import notes_on_mask
 
 _DEFAULT_TILE = 128  # rows, keys
+_ROWS = 2**25  # query rows of all heads whose keys are counted by closed forms, a second or so
 _COUNTED = 2**24  # pairs that are counted one by one where no closed form counts them
 
 
@@ -47,7 +48,8 @@ def cost(
     analysis = analyze(spec)
     grid = analysis.evaluate(binding, rows, keys, pack_gqa)
     pairs = int((binding.seq_q * binding.seq_k).sum()) * inputs.extents["heads"]
-    visible = analysis.visible_pairs(binding)
+    short = int(binding.seq_q.sum()) * inputs.extents["heads"] <= _ROWS
+    visible = analysis.visible_pairs(binding) if short else None
     if visible is None and pairs <= _COUNTED:
         visible = _count(spec, inputs)
     group = inputs.extents["heads"] // inputs.extents["kv_heads"] if pack_gqa else 1

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..diagnostics import CallError, Diagnostics, did_you_mean
 from ..reference.geometry import read_geometry
-from ..spec.model import AttentionSpec, Param
+from ..spec.model import AttentionSpec, Param, Role
 from ..spec.shapes import depends_on, solve_extents
 from .dtypes import TORCH_DTYPES, spelling
 from .parameters import bind_param, check_param_contents
@@ -114,7 +114,7 @@ def _check_tensor(spec: AttentionSpec, name: str, value: Any, problems: Diagnost
             "E272",
             f"{name} has dtype {spelling(value.dtype)}, expected {expected}",
             hint=f"convert it ({name}.to({TORCH_DTYPES[expected]})) or declare '{name}' as {spelling(value.dtype)}"
-            if value.dtype in TORCH_DTYPES.values()
+            if value.dtype in TORCH_DTYPES.values() and spec.tensor(name).role is not Role.GEOMETRY
             else f"convert it: {name}.to({TORCH_DTYPES[expected]})",
         )
     if value.layout is not torch.strided:

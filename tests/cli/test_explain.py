@@ -184,7 +184,7 @@ def test_packed_heads_share_tiles(run, write) -> None:
 
 
 def test_a_million_keys_cost_no_memory(run, write) -> None:
-    name = write("a.attn", WINDOW.replace("tile_q = 4, tile_k = 2", ""), operands=True)
+    name = write("a.attn", WINDOW.replace("schedule { tile_q = 4, tile_k = 2 }", ""), operands=True)
     size = 2**20
     outcome = run("explain", name, "--seq-q", size, "--seq-k", size, "--param", "tokens=1000", "--format", "json")
     report = json.loads(outcome.out)
