@@ -43,8 +43,8 @@ def parse(text: str, *, name: str = "spec", folder: str | Path | None = None, **
 def compile(spec: AttentionSpec | str | Path, *, target: str = "auto", **constants: Override) -> CompiledAttention:
     """A callable for a spec, or for the `.attn` file at a path.
 
-    `target` is `"reference"` (PyTorch, any device), a GPU architecture that `capabilities()` lists, or `"auto"`:
-    the best one that is here. `constants` as in `load`.
+    `target` is `"reference"` (PyTorch, any device, with gradients), a GPU architecture that `capabilities()` lists, or
+    `"auto"`: today the reference, whatever the machine. `constants` as in `load`.
 
     Raises:
         AttnSyntaxError, SpecError: as `load`.

@@ -13,7 +13,7 @@ _WAY_OUT = "target='reference' runs every spec, on CPU and on CUDA tensors"
 
 
 def compile_for(spec: AttentionSpec, target: str = "auto") -> CompiledAttention:
-    """`spec` on a target: "reference" (float32 arithmetic), "reference-f64", "sm90", "sm100", or "auto", the best here.
+    """`spec` on a target: "reference" (float32 arithmetic), "reference-f64", "sm90", "sm100", or "auto".
 
     Raises UnsupportedError: E280 for an unknown target, E281 for what the target cannot do.
     """
