@@ -93,6 +93,16 @@ def test_streams_are_taken():
     assert torch.equal(c, a + b)
 
 
+def test_the_stream_of_the_environment_is_found_by_the_device_of_the_tensors():
+    a, b, c = vectors()
+    with emulator.device("sm_100a"):
+        tensors = [from_dlpack(t, enable_tvm_ffi=True).mark_layout_dynamic() for t in (a, b, c)]
+        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
+        compiled = cute.compile(kernels.add_on_stream, *tensors, N, stream, options="--enable-tvm-ffi")
+        compiled(a, b, c, N)
+    assert torch.equal(c, a + b)
+
+
 def test_several_kernels_of_one_call_run_in_order():
     a, b, c = vectors()
     with emulator.device("sm_100a", record=True) as gpu:
@@ -217,6 +227,7 @@ def settings() -> dict[str, object]:
     for instance in dsl.DSLSingletonMeta._instances.values():
         owners[f"{instance.name}.envar"] = instance.envar
         found[f"{instance.name}.jit_cache"] = instance.jit_cache
+        found[f"{instance.name}.jit_cache: functions"] = len(instance.jit_cache._dict)
         options = instance.compile_options.options
         found |= {f"{instance.name}.{kind.__name__}": option.value for kind, option in options.items()}
     for owner, target in owners.items():

@@ -13,22 +13,25 @@ pytest.importorskip("flash_attn.cute", reason="flash-attn-4 is not installed")
 
 import fa4
 
-# Defects of flash-attn-4 4.0.0b36, by case: kinds of findings.
-# proxy-fence: with pages of 16, K and V come by cp.async (generic proxy) and the MMAs read them through the async
-#   proxy; no fence.proxy.async lies between (PTX ISA, "Async proxy").
-# async-left: the last bulk reduction of dK and dV is neither committed nor waited for before the CTA ends, so its
-#   source in shared memory may be gone.
-KNOWN: dict[tuple[str, str], set[str]] = {
-    ("paged16", "sm_100a"): {"proxy-fence"},
-    ("paged16", "sm_90a"): {"proxy-fence"},
-    ("bwd", "sm_100a"): {"async-left"},
-    ("bwd-full", "sm_100a"): {"async-left"},
-    ("bwd-mha", "sm_100a"): {"async-left"},
-    ("bwd-hd64", "sm_100a"): {"async-left"},
-    ("bwd-varlen", "sm_100a"): {"async-left"},
-}
-OUTPUT = {torch.bfloat16: 3e-3, torch.float16: 4e-4, torch.float8_e4m3fn: 2.5e-2}  # relative, by norm
-LSE = 5e-5  # absolute; sm_100 computes exp2 partly by a polynomial
+
+def known(case: fa4.Case) -> set[str]:
+    """Kinds of findings that are defects of flash-attn-4 4.0.0b36."""
+    found = set()
+    # Pages that are no TMA box come by cp.async (generic proxy), and the MMAs read them through the async proxy with no
+    # fence.proxy.async between (PTX ISA, "Async proxy").
+    tile = 80 if (case.dim, case.arch) == (256, "sm_90a") else 128
+    if case.page not in (0, tile):
+        found.add("proxy-fence")
+    # The last bulk reductions are neither committed nor waited for before the CTA ends, so their source in shared
+    # memory may be gone.
+    if case.backward and case.arch == "sm_100a" and case.dim != 256:
+        found.add("async-left")
+    return found
+
+
+# Relative, by norm.
+OUTPUT = {torch.bfloat16: 3e-3, torch.float16: 4e-4, torch.float8_e4m3fn: 2.5e-2, torch.float8_e5m2: 5e-2}
+LSE = 1e-4  # absolute; sm_100 computes exp2 partly by a polynomial
 GRADIENT = 4e-3
 SAMPLE = {("causal", "sm_100a"), ("causal", "sm_90a"), ("paged16", "sm_100a"), ("varlen", "sm_90a")}
 
@@ -50,7 +53,7 @@ def test_forward(case: fa4.Case):
         out, lse = fa4.run(case, given)
     want_out, want_lse = fa4.reference(case, given.q, given.k, given.v, given.sink, given.call)
     check_forward(case, out, lse, want_out, want_lse)
-    assert {finding.kind for finding in gpu.findings} == KNOWN.get((case.name, case.arch), set())
+    assert {finding.kind for finding in gpu.findings} == known(case)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -68,7 +71,7 @@ def test_backward(case: fa4.Case):
     for name, got, leaf in zip("qkv", found, (q, k, v), strict=True):
         assert leaf.grad is not None
         assert fa4.relative_error(got, leaf.grad) < GRADIENT, f"d{name}"
-    assert {finding.kind for finding in gpu.findings} == KNOWN.get((case.name, case.arch), set())
+    assert {finding.kind for finding in gpu.findings} == known(case)
 
 
 def check_forward(
@@ -78,6 +81,18 @@ def check_forward(
     assert torch.equal(lse.isneginf(), want_lse.isneginf())
     seen = ~want_lse.isneginf()
     assert (lse.double() - want_lse)[seen].abs().max() < LSE
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "words"), fa4.REFUSED, ids=lambda value: getattr(value, "name", ""))
+def test_what_it_refuses(case: fa4.Case, words: str):
+    def call(given: fa4.Inputs) -> None:
+        out, lse = fa4.run(case, given)
+        fa4.run_backward(case, given, out, lse, torch.ones_like(out))
+
+    with fa4.device(case.arch, findings="collect"), pytest.raises(AssertionError, match=words):
+        call(fa4.inputs(case))
 
 
 @pytest.mark.filterwarnings("ignore")

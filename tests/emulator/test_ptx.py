@@ -50,6 +50,7 @@ def test_arguments_that_do_not_fit(value: Any):
         kernel.launch((1, 1, 1), (32, 1, 1), [out, value])
     if isinstance(caught.value, EmulatorError):
         assert caught.value.code == "E312"
+        assert "argument 1" in str(caught.value)
 
 
 def test_the_number_of_arguments_is_checked():

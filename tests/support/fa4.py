@@ -64,21 +64,54 @@ def cases(arch: str) -> list[Case]:
         Case("fp16", arch, causal=True, dtype=torch.float16),
         Case("paged128", arch, batch=2, seq_q=150, seq_k=290, causal=True, page=128),
         Case("paged16", arch, batch=2, seq_q=150, seq_k=290, causal=True, page=16),
+        Case("paged64", arch, batch=2, seq_k=290, causal=True, page=64),
+        Case("paged128-window", arch, batch=2, seq_k=290, window=(100, 0), page=128),
+        Case("hd32", arch, dim=32, causal=True),
+        Case("hd40", arch, dim=40, causal=True),
+        Case("hd80", arch, dim=80, causal=True),
+        Case("hd64-32", arch, dim=64, dim_v=32, causal=True),
+        Case("hd192-128", arch, dim=192, dim_v=128, causal=True),
+        Case("hd256", arch, seq_q=300, seq_k=300, dim=256, causal=True),
+        Case("hd256-full", arch, dim=256),
+        Case("hd256-window", arch, dim=256, window=(64, 0)),
+        Case("hd256-varlen", arch, dim=256, causal=True, lengths=((100, 100), (129, 129))),
+        Case("hd256-paged128", arch, batch=2, dim=256, causal=True, page=128),
+        Case("window-sink-softcap", arch, window=(50, 0), sink=True, softcap=20.0),
         Case("bwd", arch, causal=True, backward=True),
         Case("bwd-full", arch, seq_q=130, seq_k=257, backward=True),
         Case("bwd-mha", arch, kv_heads=2, causal=True, backward=True),
         Case("bwd-hd64", arch, dim=64, causal=True, backward=True),
+        Case("bwd-hd96", arch, dim=96, causal=True, backward=True),
+        Case("bwd-hd256", arch, dim=256, causal=True, backward=True),
+        Case("bwd-window", arch, window=(64, 0), backward=True),
+        Case("bwd-softcap", arch, causal=True, softcap=15.0, backward=True),
+        Case("bwd-sink", arch, causal=True, sink=True, backward=True),
+        Case("bwd-fp16", arch, causal=True, dtype=torch.float16, backward=True),
         Case("bwd-varlen", arch, causal=True, lengths=((100, 100), (180, 180), (129, 129)), backward=True),
     ]
     if arch == "sm_90a":
-        return [*common, Case("hd256", arch, dim=256, causal=True)]
+        return [*common, Case("hd192", arch, dim=192, causal=True)]
     return [
         *common,
-        Case("hd192-128", arch, dim=192, dim_v=128, causal=True),
-        Case("hd256", arch, seq_q=300, seq_k=300, dim=256, causal=True),
+        Case("bwd-hd192-128", arch, dim=192, dim_v=128, causal=True, backward=True),
         Case("split", arch, seq_q=64, seq_k=1024, causal=True, splits=3),
+        Case("split-window", arch, seq_q=64, seq_k=1024, window=(700, 0), splits=3),
+        Case("split-paged", arch, seq_q=64, seq_k=1024, causal=True, splits=3, page=128),
         Case("fp8", arch, seq_q=300, seq_k=300, causal=True, dtype=torch.float8_e4m3fn),
+        Case("fp8-e5m2", arch, causal=True, dtype=torch.float8_e5m2),
     ]
+
+
+# What flash-attn-4 4.0.0b36 refuses, and how it says so.
+REFUSED = (
+    (Case("hd192", "sm_100a", dim=192, causal=True), "not supported on SM100"),
+    (Case("split", "sm_90a", seq_q=64, seq_k=1024, causal=True, splits=3), "SplitKV not supported on SM 9.0"),
+    (Case("fp8", "sm_90a", causal=True, dtype=torch.float8_e4m3fn), "FP8 is only supported on SM100"),
+    (
+        Case("bwd-hd192-128", "sm_90a", dim=192, dim_v=128, causal=True, backward=True),
+        "GQA backward requires head_dim == head_dim_v",
+    ),
+)
 
 
 @contextmanager
