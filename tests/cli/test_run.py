@@ -208,4 +208,4 @@ def test_a_kernel_runs_on_the_emulator(run, write, target: str) -> None:
 def test_the_emulator_runs_kernels_only(run, write) -> None:
     outcome = run("run", write("a.attn", BIASED, operands=True), "--device", "emulator")
     assert outcome.code == 2
-    assert "error[E283]: --device emulator: target 'auto' has no kernel to run on it" in outcome.err
+    assert "error[E283]: --device emulator: target 'reference' has no kernel to run on it" in outcome.err

@@ -23,8 +23,9 @@ LOAD_COLUMNS = 32  # per instruction
 STORE_COLUMNS = 16  # per instruction: 32 weights
 
 
-def largest_of(values: list[Float32]) -> Float32:
-    """The largest of `values`."""
+def largest_of(row: cute.Tensor) -> Float32:
+    """The largest element of `row`."""
+    values = [row[place] for place in range(cute.size(row))]
     chains = values[:CHAINS]
     for place, value in enumerate(values[CHAINS:]):
         chains[place % CHAINS] = cute.arch.fmax(chains[place % CHAINS], value)
@@ -41,13 +42,24 @@ def sum_of(values: list[Float32]) -> Float32:
     return low + high
 
 
-def weights_of(row: cute.Tensor, scale: Float32, base: Float32) -> list[Float32]:
-    """exp2(scale * score - base) of every score."""
-    found: list[Float32] = []
+def weigh(row: cute.Tensor, scale: Float32, base: Float32) -> Float32:
+    """Replaces every score by exp2(scale * score - base); their sum."""
+    weights: list[Float32] = []
     for place in range(0, cute.size(row), 2):
         pair = cute.arch.fma_packed_f32x2((row[place], row[place + 1]), (scale, scale), (-base, -base))
-        found += [exp2(value) for value in pair]
-    return found
+        weights += [exp2(value) for value in pair]
+    for place, weight in enumerate(weights):
+        row[place] = weight
+    return sum_of(weights)
+
+
+def rounded(row: cute.Tensor, element: Any) -> cute.Tensor:
+    """`row` in 16 bits, two neighbours at a time, viewed as words of 32 bits."""
+    narrow = cute.make_rmem_tensor(cute.size(row), element)
+    for place in range(0, cute.size(row), 2):
+        wide = cute.make_tensor(row.iterator + place, cute.make_layout(2))
+        cute.make_tensor(narrow.iterator + place, cute.make_layout(2)).store(wide.load().to(element))
+    return cute.recast_tensor(narrow, Float32)
 
 
 def fragment_of(plan: Any, row: Int32) -> Fragment:
@@ -87,7 +99,7 @@ def softmax_tiles(
         score_scores(plan, scope.fresh(), fragment, viewed, n)
         if not is_full(n):
             mask_scores(plan, scope.fresh(), fragment, viewed, n)
-        largest = cute.arch.fmax(reference, largest_of([row[column] for column in range(plan.tile_k)]))
+        largest = cute.arch.fmax(reference, largest_of(row))
         # -inf - -inf is NaN, which is not small either
         largest = cutlass.select_((largest - reference) * to_log2 <= plan.threshold, reference, largest)
         # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
@@ -96,19 +108,12 @@ def softmax_tiles(
         barriers.wait("stats_empty", place, turn ^ 1)
         statistics[thread, place, 0] = factor
         barriers.arrive("stats_full", place)
-        weights = weights_of(row, to_log2, base)
-        rounded = cute.make_rmem_tensor(plan.tile_k, element)
-        for column in cutlass.range_constexpr(plan.tile_k):
-            row[column] = weights[column]
-        for column in cutlass.range_constexpr(0, plan.tile_k, 2):
-            wide = cute.make_tensor(row.iterator + column, cute.make_layout(2))
-            narrow = cute.make_tensor(rounded.iterator + column, cute.make_layout(2))
-            narrow.store(wide.load().to(element))
-        store_row(memory, weights_at, cute.recast_tensor(rounded, Float32), STORE_COLUMNS, thread)
+        added = weigh(row, to_log2, base)
+        store_row(memory, weights_at, rounded(row, element), STORE_COLUMNS, thread)
         cute.arch.fence_view_async_tmem_store()
         fence_before()
         barriers.arrive("p_full", place)
-        total = total * factor + sum_of(weights)
+        total = total * factor + added
         reference = largest
         turn ^= 1
         n = last_visited(n - 1)
