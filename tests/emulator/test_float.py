@@ -370,3 +370,9 @@ def test_rounding_to_integral_floats() -> None:
         got = run_lanes(f"cvt.{mode}.f32.f32 <D>, <A>;", [xs], "b32", "b32")
         want = [rule(struct.unpack("<f", struct.pack("<I", x))[0]) for x in xs]
         assert [decode(g, F32) for g in got] == want, mode
+
+
+def test_relu_conversions_clamp_at_zero() -> None:
+    a = [f32(v) for v in (-2.0, 3.0, -0.5, 0.0)] * 8
+    got = run_lanes("cvt.rn.relu.bf16x2.f32 <D>, <A>, <A>;", [a], "b32", "b32")
+    assert got[:4] == [0, 0x40404040, 0, 0]

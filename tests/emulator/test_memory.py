@@ -24,7 +24,7 @@ def per_lane(body: str, data: bytes, *, shared: int = 0) -> bytes:
 
 
 def test_signs_are_extended_and_zeros_filled() -> None:
-    data = bytes(random.Random(1).randrange(256) for _ in range(512))
+    data = random.Random(1).randbytes(512)
     body = """
     ld.global.s8 %r1, [%d2+3]; ld.global.u8 %r2, [%d2+3]; ld.global.s16 %r3, [%d2+6]; ld.global.u16 %r4, [%d2+6];
     st.global.b32 [%d2], %r1; st.global.b32 [%d2+4], %r2; st.global.b32 [%d2+8], %r3; st.global.b32 [%d2+12], %r4;
@@ -59,7 +59,7 @@ def test_a_value_survives_a_round_trip(vector: str, registers: str, space: str) 
     width = {"b8": 1, "b16": 2, "b32": 4, "b64": 8}[vector.rpartition(".")[2]] * int(
         vector[1] if vector[0] == "v" else 1
     )
-    data = bytes(random.Random(2).randrange(256) for _ in range(512))
+    data = random.Random(2).randbytes(512)
     if space == "global":
         body = (
             f"ld.global.{vector} {registers}, [%d2]; st.global.b64 [%d2+8], 0; st.global.{vector} [%d2], {registers};"

@@ -31,7 +31,7 @@ def test_loops_with_different_trip_counts() -> None:
         "mov.b32 <D>, 0; mov.b32 %r41, <A>;\nLOOP: setp.eq.s32 %p1, %r41, 0; @%p1 bra OUT; "
         "add.s32 <D>, <D>, %r41; sub.s32 %r41, %r41, 1; bra LOOP;\nOUT: bar.warp.sync -1;"
     )
-    a = [random.Random(1).randrange(20) for _ in range(32)]
+    a = random.Random(1).choices(range(20), k=32)
     assert run_lanes(body, [a], "b32", "b32") == [v * (v + 1) // 2 for v in a]
 
 
@@ -87,7 +87,7 @@ def test_votes_and_election() -> None:
 
 @pytest.mark.parametrize(("op", "want"), [("add.s32", sum), ("min.s32", min), ("max.s32", max)])
 def test_redux(op: str, want) -> None:
-    a = [random.Random(3).randrange(-1000, 1000) for _ in range(32)]
+    a = random.Random(3).choices(range(-1000, 1000), k=32)
     assert set(run_lanes(f"redux.sync.{op} <D>, <A>, -1;", [a], "b32", "b32")) == {want(a) & 0xFFFFFFFF}
 
 
