@@ -31,6 +31,7 @@ SCORES = {
     "relative table": "table: bf16[heads, seq_q + seq_k]\nscore = score + table[h, q_idx - kv_idx + seq_k - 1]",
     "pair bias": "bias: f32[batch, heads, seq_q, seq_k]\nscore = 2 * score - bias[b, h, q_idx, kv_idx] / 3",
     "key bias": "bias: i8[batch, seq_k]\nscore = score + float(bias[b, kv_idx]) * 0.25",
+    "bias and distance": "bias: f32[batch, seq_k]\nscore = score + bias[b, kv_idx] - 0.1 * float(kv_idx - q_pos)",
     "row temperature": "param tau: float[heads] in 0.5.. \nscore = score * (1 + tau * log(1.0 + float(q_idx)))",
     "sigmoid": "score = 4 * sigmoid(score) - exp(min(score, 3.0)) / (1 + exp2(score / 8)) + log2(1 + abs(score))",
     "constant": "score = float(q_idx - kv_idx) * 0.01 + sqrt(float(seq_k))",
