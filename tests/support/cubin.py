@@ -13,15 +13,17 @@ _WITH_SIZE = 4  # form of an attribute whose payload follows its header
 
 @dataclass(frozen=True)
 class Resources:
-    """Of the only kernel of a cubin."""
+    """Of the kernel of a cubin and the functions that ptxas puts beside it: the largest."""
 
     registers: int  # per thread at launch
     stack: int  # bytes of local memory per thread, spilled registers included
 
 
 def resources(cubin: bytes) -> Resources:
-    """Raises ValueError if the cubin has no kernel or several."""
-    found = dict(_attributes(_section(cubin, ".nv.info")))
+    """Raises ValueError if the cubin has no kernel."""
+    found: dict[int, int] = {}
+    for attribute, value in _attributes(_section(cubin, ".nv.info")):
+        found[attribute] = max(value, found.get(attribute, 0))
     return Resources(found[_REGISTERS], found[_FRAME])
 
 
@@ -39,13 +41,9 @@ def _section(elf: bytes, wanted: str) -> bytes:
 
 def _attributes(info: bytes) -> Iterator[tuple[int, int]]:
     place = 0
-    seen: set[int] = set()
     while place < len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, place)
         place += 4
         if form == _WITH_SIZE:
-            if attribute in seen:
-                raise ValueError("several kernels")
-            seen.add(attribute)
             yield attribute, struct.unpack_from("<II", info, place)[1]
             place += size
