@@ -111,7 +111,7 @@ CAP = ParamArgument("cap", False, None, "number", "f32", 1.0, None)
     ("name", "shape", "spilled"), [("causal", ShapeClass(128, 128), 0), ("softcap", ShapeClass(64, 64, (CAP,)), 32)]
 )
 def test_a_kernel_compiles(name: str, shape: ShapeClass, spilled: int, tmp_path: Path) -> None:
-    """Offline, for sm_100a: as many registers at launch as its threads can have, and (almost) none spilled, in bytes."""
+    """Offline, for sm_100a: as many registers at launch as threads can have, and no more bytes of them spilled."""
     plan = sm100.select(spec_of(name), shape)
     compile_forward(plan, f"--keep-ptx --keep-cubin --dump-dir {tmp_path}")
     (ptx,) = (path.read_text() for path in tmp_path.glob("*.ptx"))
