@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from attn_dsl.lowering.tiles import Binding, analyze
 from torch.nn.attention.flex_attention import create_block_mask
 
 import attn_dsl
+from attn_dsl.lowering.tiles import Binding, analyze
 
 WARM_UP = 4096  # tokens
 TILE = 128  # rows and keys
