@@ -232,6 +232,10 @@ class CallTyper:
     # -- reductions -------------------------------------------------------------------------------------------------
 
     def reduction(self, node: tree.Reduction, module: Module, scope: Mapping[str, Value]) -> Expr | None:
+        if node.kind not in _REDUCE:
+            hint = did_you_mean(node.kind, _REDUCE)
+            self.typer.fail("E220", f"'{node.kind}' is no reduction over a range", node.span, hint)
+            return None
         bounds = self._bounds(node, module, scope)
         if bounds is None:
             return None

@@ -9,6 +9,7 @@ CASES = [
     ("E220", "mask = kv_idxx <= q_pos", "kv_idxx"),
     ("E220", "mask = kv_idx <= pages", "pages"),
     ("E220", "mask = inside(3)", "inside"),
+    ("E220", "mask = some(i in 0..3: i == kv_idx)", "some(i in 0..3: i == kv_idx)"),
     ("E221", "let h = 3", "h"),
     ("E221", "let a = 3\nlet a = 4", "a"),
     ("E221", "param exp: int = 3", "exp"),
