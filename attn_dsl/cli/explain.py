@@ -43,6 +43,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--tile-q", type=values.positive, metavar="N", help="rows of a query tile (default 128)")
     parser.add_argument("--tile-k", type=values.positive, metavar="N", help="keys of a key tile (default 128)")
     parser.add_argument("--pack", choices=("on", "off"), help="put the query heads of a K/V head into one tile or not")
+    parser.add_argument("--target", choices=("sm90",), help="print the plan of this target's kernel too")
     values.add_shape(parser)
     values.add_params(parser)
     values.add_tensors(parser)
@@ -57,11 +58,13 @@ def execute(options: argparse.Namespace) -> int:
     checked = files.examine(options.file, values.constants(options.const))
     spec = files.spec_of(options.file, checked)
     with Progress("loading torch") as progress:
+        from .plan_report import plan
         from .tile_report import cost, tiles, work
 
         progress.step("analysing tiles")
         inputs, notes = inputs_of(spec, options)
         found = cost(spec, inputs, notes, options.tile_q, options.tile_k, options.pack)
+        planned = [] if options.target is None else [plan(spec, inputs, options.target)]
     sections = [
         explanation.meaning(spec),
         explanation.binding_times(spec, inputs.params),
@@ -69,6 +72,7 @@ def execute(options: argparse.Namespace) -> int:
         explanation.reads(checked.diagnostics),
         tiles(found),
         work(found),
+        *planned,
         explanation.keys(spec),
         explanation.targets(spec),
     ]

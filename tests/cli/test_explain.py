@@ -232,3 +232,17 @@ def test_visible_pairs_are_at_least_those_of_whole_full_tiles(run, write):
     sizes = ("--seq-q", 4104, "--seq-k", 8192, "--heads", 1, "--kv-heads", 1, "--tile-q", 4096, "--tile-k", 4096)
     shown = " ".join(run("explain", name, *sizes).out.split())
     assert f"visible {4096 * 8192:,} to {4104 * 8192:,} pairs" in shown
+
+
+def test_the_plan_of_a_kernel(run, write):
+    name = write("a.attn", "mask = kv_idx <= q_pos\n", operands=True)
+    sizes = ("--seq-q", 256, "--seq-k", 256, "--heads", 2, "--dim", 64)
+    shown = run("explain", name, *sizes, "--target", "sm90")
+    assert shown.code == 0
+    assert "plan for sm90" in shown.out
+    assert "tiles: 192 rows x 128 keys, longest first" in shown.out
+    report = json.loads(run("explain", name, *sizes, "--target", "sm90", "--format", "json").out)
+    assert report["plan"]["target"] == "sm90"
+    refused = run("explain", name, *sizes[:-1], 160, "--target", "sm90")
+    assert refused.code == 1
+    assert "E2" in refused.out + refused.err
