@@ -12,12 +12,12 @@ from cutlass import Boolean, Float32, Int32, const_expr, pipeline
 from cutlass.cute.nvgpu import warpgroup
 
 from attn_dsl.kernels.common.fragment import Fragment
+from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.masks import mask_scores
 from attn_dsl.kernels.common.scores import score_scores
 from attn_dsl.kernels.common.softmax import LOG2_E, finish_softmax, online_softmax
 from attn_dsl.kernels.common.tiles import tile_bounds
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
-from attn_dsl.kernels.sm90.load import Values
 
 ROWS_PER_THREAD = 2  # of a 64-row wgmma accumulator: lane // 4 and 8 below
 ROW_STEP = 8

@@ -5,10 +5,10 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr
 from cutlass.cute.nvgpu import warp
 
+from attn_dsl.kernels.common.launch import Values, tma_copy
 from attn_dsl.kernels.common.softmax import LANES_PER_ROW, LN_2
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
 from attn_dsl.kernels.sm90.consume import convert
-from attn_dsl.kernels.sm90.load import Values, tma_copy
 
 
 @cute.jit

@@ -11,33 +11,20 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Float32, Int32, Int64, const_expr, pipeline
+from cutlass import Float32, Int32, Int64, pipeline
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.tensor_utils import LayoutEnum
 
-from attn_dsl.kernels.common.leaves import Arguments, Scope
+from attn_dsl.kernels.common.launch import ELEMENTS, Values, ordered, split_arguments, tile_layout
+from attn_dsl.kernels.common.leaves import Scope
 from attn_dsl.kernels.common.scheduler import tile_of_block
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP, forward_barriers
 from attn_dsl.kernels.sm90.consume import consume_tiles
 from attn_dsl.kernels.sm90.epilogue import store_lse, store_output
-from attn_dsl.kernels.sm90.load import Values, load_tiles
+from attn_dsl.kernels.sm90.load import load_tiles
 from attn_dsl.lowering.forward import ForwardPlan
 
-ELEMENTS = {"f16": cutlass.Float16, "bf16": cutlass.BFloat16}
 ROWS = 64  # of one wgmma
 ALIGNMENT = 1024  # bytes: the period of the 128-byte swizzle
-
-
-def permuted(tensor: cute.Tensor, axes: tuple[str, ...], order: tuple[str, ...]) -> cute.Tensor:
-    """`tensor`, whose axes are named `axes`, with its axes in `order`."""
-    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[axes.index(name) for name in order]))
-
-
-def tile_layout(element: Any, rows: int, columns: int, stages: int | None = None) -> Any:
-    """The swizzled shared-memory layout of row-major tiles, as TMA writes and wgmma reads it."""
-    kind = hopper.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, element, columns)
-    shape = (rows, columns) if stages is None else (rows, columns, stages)
-    return cute.tile_to_shape(warpgroup.make_smem_layout_atom(kind, element), shape, order=tuple(range(len(shape))))
 
 
 def shared_storage(plan: ForwardPlan, element: Any, k_layout: Any, v_layout: Any) -> Any:
@@ -61,12 +48,6 @@ def shared_storage(plan: ForwardPlan, element: Any, k_layout: Any, v_layout: Any
         v: v_region
 
     return Shared
-
-
-def split_arguments(plan: ForwardPlan, values: tuple[Any, ...]) -> Arguments:
-    """Captures, parameters and extents out of the one tuple in which a launch passes them."""
-    captures, params = len(plan.captures), len(plan.captures) + len(plan.params)
-    return Arguments(plan, values[:captures], values[captures:params], values[params:])
 
 
 class Forward:
@@ -97,15 +78,7 @@ class Forward:
         """
         plan = self.plan
         element, o_element = ELEMENTS[plan.dtype], ELEMENTS[plan.o_dtype]
-        # rows of Q and O are pairs of head and query row, of which a tile takes `pack` heads
-        mQ = cute.group_modes(permuted(mQ, plan.q_axes, ("heads", "seq_q", "dim", "batch")), 0, 2)
-        kv_heads = "kv_heads" if const_expr("kv_heads" in plan.k_axes) else "heads"
-        dim_v = "dim_v" if const_expr("dim_v" in plan.v_axes) else "dim"
-        mK = permuted(mK, plan.k_axes, ("seq_k", "dim", kv_heads, "batch"))
-        mV = permuted(mV, plan.v_axes, ("seq_k", dim_v, kv_heads, "batch"))
-        mO = cute.group_modes(permuted(mO, plan.o_axes, ("heads", "seq_q", dim_v, "batch")), 0, 2)
-        mLSE = permuted(mLSE, plan.lse_axes, ("seq_q", "heads", "batch"))
-
+        mQ, mK, mV, mO, mLSE = ordered(plan, mQ, mK, mV, mO, mLSE)
         q_layout = tile_layout(element, plan.tile_q, plan.dim_padded)
         k_layout = tile_layout(element, plan.tile_k, plan.dim_padded, plan.stages)
         v_layout = tile_layout(element, plan.tile_k, plan.dim_v_padded, plan.stages)

@@ -1,26 +1,11 @@
 """The producer warp: queries once, then keys and values of every visited tile, from right to left."""
 
-from typing import Any
-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, pipeline
-from cutlass.cute.nvgpu import cpasync
 
+from attn_dsl.kernels.common.launch import Values, tma_copy
 from attn_dsl.kernels.common.tiles import tile_bounds
-
-# Several values as one argument. CuTe DSL would take a length from an annotation `tuple[Any, ...]`.
-Values = Any
-
-
-def tma_copy(
-    atom: cute.CopyAtom, global_tiles: cute.Tensor, shared_tiles: cute.Tensor
-) -> tuple[cute.Tensor, cute.Tensor]:
-    """(source, destination) of TMA copies, tiles in the last mode of both."""
-    shared, source = cpasync.tma_partition(
-        atom, 0, cute.make_layout(1), cute.group_modes(shared_tiles, 0, 2), cute.group_modes(global_tiles, 0, 2)
-    )
-    return source, shared
 
 
 @cute.jit

@@ -4,9 +4,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr
 
+from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.softmax import LN_2, LOG2_E, normalised
 from attn_dsl.kernels.common.tiles import tile_bounds
-from attn_dsl.kernels.sm90.load import Values
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
 from attn_dsl.lowering.forward.sm100_plan import QUERY_TILES, ROWS
 

@@ -17,11 +17,10 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 from cutlass.cute.nvgpu import cpasync
 
+from attn_dsl.kernels.common.launch import ELEMENTS, Values, permuted, split_arguments, tile_layout
 from attn_dsl.kernels.common.leaves import Scope
 from attn_dsl.kernels.common.scheduler import tile_of_block
 from attn_dsl.kernels.mma_sm100_desc import start_address
-from attn_dsl.kernels.sm90.forward import ELEMENTS, permuted, split_arguments, tile_layout
-from attn_dsl.kernels.sm90.load import Values
 from attn_dsl.kernels.sm100.forward.barriers import Barriers
 from attn_dsl.kernels.sm100.forward.correction import correct_tiles
 from attn_dsl.kernels.sm100.forward.epilogue import store_tiles

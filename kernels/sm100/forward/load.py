@@ -4,8 +4,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
+from attn_dsl.kernels.common.launch import Values, tma_copy
 from attn_dsl.kernels.common.tiles import tile_bounds
-from attn_dsl.kernels.sm90.load import Values, tma_copy
 from attn_dsl.lowering.forward.sm100_plan import QUERY_TILES, ROWS
 
 

@@ -9,8 +9,8 @@ import cutlass.cute as cute
 from cutlass import Int32
 from cutlass.cute.nvgpu import tcgen05
 
+from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.tiles import tile_bounds
-from attn_dsl.kernels.sm90.load import Values
 from attn_dsl.kernels.sm100.operands import Operands
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, multiply_shared, multiply_tensor
 from attn_dsl.lowering.forward.sm100_plan import QUERY_TILES

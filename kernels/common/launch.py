@@ -1,0 +1,63 @@
+"""What every template's entry does: tensors in the order a kernel takes them, tiles as TMA moves them, arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.utils.hopper_helpers as hopper
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.tensor_utils import LayoutEnum
+
+from attn_dsl.kernels.common.leaves import Arguments
+from attn_dsl.lowering.forward import ForwardPlan
+
+ELEMENTS = {"f16": cutlass.Float16, "bf16": cutlass.BFloat16}
+# Several values as one argument. CuTe DSL would take a length from an annotation `tuple[Any, ...]`.
+Values = Any
+
+
+def permuted(tensor: cute.Tensor, axes: tuple[str, ...], order: tuple[str, ...]) -> cute.Tensor:
+    """`tensor`, whose axes are named `axes`, with its axes in `order`."""
+    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[axes.index(name) for name in order]))
+
+
+def ordered(plan: ForwardPlan, q: Any, k: Any, v: Any, o: Any, lse: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """The tensors of a launch as kernels index them.
+
+    q, o ((heads, seq_q), dim, batch): rows are pairs of head and query row, of which a tile takes `plan.pack` heads;
+    k, v (seq_k, dim, kv_heads, batch); lse (seq_q, heads, batch).
+    """
+    kv_heads = "kv_heads" if "kv_heads" in plan.k_axes else "heads"
+    dim_v = "dim_v" if "dim_v" in plan.v_axes else "dim"
+    return (
+        cute.group_modes(permuted(q, plan.q_axes, ("heads", "seq_q", "dim", "batch")), 0, 2),
+        permuted(k, plan.k_axes, ("seq_k", "dim", kv_heads, "batch")),
+        permuted(v, plan.v_axes, ("seq_k", dim_v, kv_heads, "batch")),
+        cute.group_modes(permuted(o, plan.o_axes, ("heads", "seq_q", dim_v, "batch")), 0, 2),
+        permuted(lse, plan.lse_axes, ("seq_q", "heads", "batch")),
+    )
+
+
+def tile_layout(element: Any, rows: int, columns: int, stages: int | None = None) -> Any:
+    """The swizzled shared-memory layout of row-major tiles, as TMA writes and matrix products read it."""
+    kind = hopper.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, element, columns)
+    shape = (rows, columns) if stages is None else (rows, columns, stages)
+    return cute.tile_to_shape(warpgroup.make_smem_layout_atom(kind, element), shape, order=tuple(range(len(shape))))
+
+
+def tma_copy(
+    atom: cute.CopyAtom, global_tiles: cute.Tensor, shared_tiles: cute.Tensor
+) -> tuple[cute.Tensor, cute.Tensor]:
+    """(source, destination) of TMA copies, tiles in the last mode of both."""
+    shared, source = cpasync.tma_partition(
+        atom, 0, cute.make_layout(1), cute.group_modes(shared_tiles, 0, 2), cute.group_modes(global_tiles, 0, 2)
+    )
+    return source, shared
+
+
+def split_arguments(plan: ForwardPlan, values: tuple[Any, ...]) -> Arguments:
+    """Captures, parameters and extents out of the one tuple in which a launch passes them."""
+    captures, params = len(plan.captures), len(plan.captures) + len(plan.params)
+    return Arguments(plan, values[:captures], values[captures:params], values[params:])
