@@ -9,7 +9,7 @@ from attn_dsl.expr import Expr, children_first
 from attn_dsl.lowering.forward.plan import WARPGROUP, ForwardPlan
 
 DIM_STEP = 8  # elements: 16 bytes, the unit of TMA rows (PTX ISA, tensor maps: strides are multiples of 16 bytes)
-MAX_DIM = 128  # elements, of this template
+MAX_DIM = {"sm90": 256, "sm100": 128}  # elements, of each target's template
 ROWS = 64  # of one wgmma (PTX ISA, wgmma.mma_async shapes)
 KEYS_STEP = 16  # keys: the k of one wgmma of 16-bit elements
 MAX_KEYS = 256  # the largest n of one wgmma
@@ -27,16 +27,17 @@ def check(plan: ForwardPlan) -> tuple[Diagnostic, ...]:
     return tuple(problem for rule in RULES for problem in rule(plan))
 
 
-def nearest_dim(dim: int) -> int:
-    """The legal head dimension nearest to `dim`."""
-    return min(max(DIM_STEP, round(dim / DIM_STEP) * DIM_STEP), MAX_DIM)
+def nearest_dim(dim: int, target: str) -> int:
+    """The legal head dimension of `target` nearest to `dim`."""
+    return min(max(DIM_STEP, round(dim / DIM_STEP) * DIM_STEP), MAX_DIM[target])
 
 
 def _dims(plan: ForwardPlan) -> Iterator[Diagnostic]:
+    most = MAX_DIM[plan.target]
     for name, value in (("dim", plan.dim), ("dim_v", plan.dim_v)):
-        if value % DIM_STEP or not DIM_STEP <= value <= MAX_DIM:
-            message = f"{name} is {value}; {plan.target} has multiples of {DIM_STEP} from {DIM_STEP} to {MAX_DIM}"
-            yield Diagnostic("E290", message, hint=f"the nearest is {nearest_dim(value)}")
+        if value % DIM_STEP or not DIM_STEP <= value <= most:
+            message = f"{name} is {value}; {plan.target} has multiples of {DIM_STEP} from {DIM_STEP} to {most}"
+            yield Diagnostic("E290", message, hint=f"the nearest is {nearest_dim(value, plan.target)}")
 
 
 def _tiles(plan: ForwardPlan) -> Iterator[Diagnostic]:

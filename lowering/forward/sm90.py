@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
@@ -28,7 +28,8 @@ WAY_OUT = "target='reference' runs every spec"
 class TileShape:
     """One row of the tile table."""
 
-    max_dim: int  # elements, padded: the larger of dim and dim_v
+    max_dim: int  # elements of q and k, padded
+    max_dim_v: int  # elements of v, padded
     tile_q: int  # rows
     tile_k: int  # keys
     stages: int
@@ -37,8 +38,13 @@ class TileShape:
     evaluates: bool  # whether a thread has registers left to evaluate scores and masks of single elements
 
 
-# Two warpgroups leave each thread room for the output of 128 columns; narrow heads have room for a third.
-TABLE = (TileShape(64, 192, 128, 2, 32, 160, False), TileShape(MAX_DIM, 128, 128, 2, 24, 240, True))
+# Two warpgroups leave each thread room for the output of 128 columns; narrow heads have room for a third. Keys of 256
+# columns leave shared memory for two tiles of 80, values of 256 columns leave registers for scores of 80.
+TABLE = (
+    TileShape(64, 64, 192, 128, 2, 32, 160, False),
+    TileShape(192, 128, 128, 128, 2, 24, 240, True),
+    TileShape(256, 256, 128, 80, 2, 24, 240, True),
+)
 REGISTERS = {1: (24, 240), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
 HONOURED = ("tile_q", "tile_k", "stages", "order")
 ORDERS = {"auto": None, "linear": "in_order", "longest_first": "longest_first"}
@@ -82,9 +88,9 @@ def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
             yield refuse(f"'{tensor.name}' is {tensor.dtype}; a captured tensor is one of {known}")
     for axis in ("dim", "dim_v"):
         extent = spec.fixed(axis)
-        if extent is not None and (extent % DIM_STEP or extent > MAX_DIM):
-            message = f"{axis} is {extent}; head dimensions are multiples of {DIM_STEP}, at most {MAX_DIM}"
-            yield refuse(message, f"the nearest is {nearest_dim(extent)}")
+        if extent is not None and (extent % DIM_STEP or extent > MAX_DIM[target]):
+            message = f"{axis} is {extent}; head dimensions are multiples of {DIM_STEP}, at most {MAX_DIM[target]}"
+            yield refuse(message, f"the nearest is {nearest_dim(extent, target)}")
 
 
 def _schedule_refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
@@ -153,7 +159,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     names = {kind: {str(node.attr) for node in nodes if node.op == kind} for kind in ("read", "param", "size")}
     padded = [-(-extent // 16) * 16 for extent in (shape.dim, shape.dim_v)]
     fold_scale = score.op == "var" and _is_positive(scale, known)
-    tiles = _tiles(spec, max(padded), evaluates=mask.kind == "elements" or not fold_scale)
+    tiles = _tiles(spec, padded, evaluates=mask.kind == "elements" or not fold_scale)
     return ForwardPlan(
         target=TARGET,
         name=spec.name,
@@ -209,9 +215,11 @@ def pack_of(spec: AttentionSpec, group: int) -> int:
     return 1 if Dependence(spec).on(spec.mask, HEAD) else group
 
 
-def _tiles(spec: AttentionSpec, dim: int, *, evaluates: bool) -> TileShape:
-    """The row of the table for head dimension `dim`, with what the schedule sets."""
-    tiles = next((row for row in TABLE if dim <= row.max_dim and row.evaluates >= evaluates), TABLE[-1])
+def _tiles(spec: AttentionSpec, padded: Sequence[int], *, evaluates: bool) -> TileShape:
+    """The first row of the table that has room for heads of `padded` (dim, dim_v), with what the schedule sets."""
+    dim, dim_v = padded
+    fitting = (row for row in TABLE if dim <= row.max_dim and dim_v <= row.max_dim_v and row.evaluates >= evaluates)
+    tiles = next(fitting, TABLE[-1])
     hints = {key: int(value) for key, value in spec.schedule if key in HONOURED and key != "order"}
     if "tile_q" in hints:
         producer, consumer = REGISTERS[hints["tile_q"] // ROWS]

@@ -90,6 +90,7 @@ LENGTHS = [(1, 1), (1, 300), (63, 257), (128, 128), (129, 640), (255, 384), (640
 LENGTHS += [(200, 333), (17, 90), (64, 64), (65, 129)]
 HEADS = [(3, 3), (4, 2), (6, 1), (10, 2), (8, 2), (16, 2), (16, 1)]
 DIMS = [(8, 8), (40, 24), (64, 64), (72, 96), (128, 128), (120, 64), (64, 128)]
+DIMS += [(192, 128), (256, 256), (200, 136), (40, 256)]
 
 
 def spec_of(name: str, dtype: str = "bf16") -> attn_dsl.AttentionSpec:
@@ -248,6 +249,6 @@ def test_what_it_does_not_do():
         compiled(**{**tensors, "q": tensors["q"].clone().requires_grad_()})
     with pytest.raises(attn_dsl.UnsupportedError, match=r"E282.*not on cpu"):
         compiled(**{name: tensor.cpu() for name, tensor in tensors.items()})
-    wide = {**tensors, **{name: torch.zeros(1, 64, 2, 136, dtype=torch.bfloat16, device="cuda") for name in "qk"}}
-    with pytest.raises(attn_dsl.PlanError, match="dim is 136"):
+    wide = {**tensors, **{name: torch.zeros(1, 64, 2, 264, dtype=torch.bfloat16, device="cuda") for name in "qk"}}
+    with pytest.raises(attn_dsl.PlanError, match="dim is 264"):
         compiled(**wide)
