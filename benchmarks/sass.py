@@ -1,0 +1,137 @@
+"""Loops of a kernel in machine code, out of what `nvdisasm -c` prints of a cubin.
+
+A loop's *way round* is the shortest path from its head back to it through all of its characteristic instructions:
+code that a wait runs while it spins, and branches that are rarely taken, are not in it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_INSTRUCTION = re.compile(
+    r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)(?P<rest>[^;]*);"
+)
+_LABEL = re.compile(r"^\s*(?P<label>\.L_x_\d+):")
+_TARGET = re.compile(r"`\((?P<label>\.L_x_\d+)\)")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One machine instruction; `target` is the place of the instruction it may branch to."""
+
+    opcode: str
+    text: str
+    conditional: bool
+    target: int | None
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of which no smaller one holds as many characteristic instructions."""
+
+    first: int  # place of its first instruction
+    last: int  # place of its last branch back
+    path: tuple[Instruction, ...]  # the way round
+
+    def classes(self) -> Counter[str]:
+        """Instructions of the way round by opcode, without modifiers."""
+        return Counter(instruction.opcode.partition(".")[0] for instruction in self.path)
+
+
+def nvdisasm() -> str | None:
+    """NVIDIA's disassembler: of the path, or of the package triton, which brings one."""
+    found = shutil.which("nvdisasm")
+    spec = importlib.util.find_spec("triton")
+    if found is None and spec is not None and spec.origin is not None:
+        inside = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+        found = str(inside) if inside.is_file() else None
+    return found
+
+
+def disassemble(cubin: bytes) -> str:
+    """The text of `nvdisasm -c`. Raises FileNotFoundError without a disassembler."""
+    program = nvdisasm()
+    if program is None:
+        raise FileNotFoundError("nvdisasm is not on the path, nor is the package triton installed")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run([program, "-c", file.name], check=True, capture_output=True, text=True).stdout
+
+
+def parse(text: str) -> list[Instruction]:
+    """The instructions of the first kernel in a disassembly."""
+    lines: list[re.Match[str]] = []
+    labels: dict[str, int] = {}
+    for line in text.splitlines():
+        if label := _LABEL.match(line):
+            labels[label["label"]] = len(lines)
+        elif found := _INSTRUCTION.match(line):
+            lines.append(found)
+    made = []
+    for found in lines:
+        name, target = found["opcode"].partition(".")[0], None
+        if name in ("BRA", "BRX", "WARPSYNC") and (label := _TARGET.search(found["rest"])):
+            target = labels.get(label["label"])
+        # a uniform branch has its condition as an operand
+        conditional = found["guard"] is not None or (
+            name == "BRA" and re.match(r"\s*!?UP\d", found["rest"]) is not None
+        )
+        made.append(Instruction(found["opcode"], found[0].strip(), conditional, target))
+    return made
+
+
+def loops(code: list[Instruction], wanted: Callable[[Instruction], bool]) -> list[Loop]:
+    """The innermost loops with instructions that are `wanted`, in the order of the code."""
+    spans: dict[int, int] = {}
+    for place, branch in enumerate(code):
+        first = branch.target
+        # what a wait runs while it spins may lie behind the loop and branch back into it, which makes no loop
+        if first is not None and first <= place and place in _forwards(code, first, place, wanted):
+            spans[first] = max(place, spans.get(first, 0))
+    weights = {(a, b): sum(map(wanted, code[a : b + 1])) for a, b in spans.items()}
+    found = []
+    for (a, b), weight in sorted(weights.items()):
+        inside = [w for (c, d), w in weights.items() if a <= c and d <= b and (c, d) != (a, b)]
+        if weight and not any(inside):
+            found.append(Loop(a, b, tuple(_way_round(code, a, b, wanted))))
+    return found
+
+
+def _forwards(
+    code: list[Instruction], first: int, last: int, wanted: Callable[[Instruction], bool]
+) -> dict[int, tuple[int, int, int]]:
+    """The best way from `first` to every place up to `last`, by most wanted instructions, then fewest others, without
+    a branch back: place -> (-wanted, length, place before)."""
+    best = {first: (0, 0, -1)}
+    for place in range(first, last + 1):
+        if place not in best:
+            continue
+        lack, length, _ = best[place]
+        here = code[place]
+        reached = (lack - wanted(here), length + 1, place)
+        ends = here.opcode.partition(".")[0] in ("BRA", "EXIT") and not here.conditional
+        for to in (*(() if ends else (place + 1,)), *(() if here.target is None else (here.target,))):
+            if place < to <= last and (to not in best or reached[:2] < best[to][:2]):
+                best[to] = reached
+    return best
+
+
+def _way_round(
+    code: list[Instruction], first: int, last: int, wanted: Callable[[Instruction], bool]
+) -> list[Instruction]:
+    best = _forwards(code, first, last, wanted)
+    place = min((place for place in best if code[place].target == first), key=lambda place: best[place][:2])
+    path = []
+    while place >= 0:
+        path.append(code[place])
+        place = best[place][2]
+    return path[::-1]
