@@ -1,9 +1,9 @@
 """What the SM100 kernel executes, beside flash-attn-4's, on the virtual device: no GPU is needed.
 
 Same shapes, same emulator. Instructions are warp-instructions of PTX, without `mov` (ptxas removes most of them), for
-each visited tile of 128 rows and 128 keys; visited tiles follow from the MMA FLOPs. Loops are those of the machine code:
-the shortest way round that runs all of a role's characteristic instructions, in instructions of one warp, for one tile
-of keys.
+each visited tile of 128 rows and 128 keys; visited tiles follow from the MMA FLOPs. Loops are those of the machine
+code: the shortest way round that runs all of a role's characteristic instructions, in instructions of one warp, for one
+tile of keys.
 
     python benchmarks/sm100_budget.py [--length 1024] [--cases causal,full] [--dims 128,64] [--classes]
 """
