@@ -57,10 +57,10 @@ FEATURES = (
     Feature("grouped heads", lambda spec: spec.kv_heads_axis == "kv_heads"),
     Feature("separate dim_v", lambda spec: spec.dim_v_axis == "dim_v"),
     Feature(
-        "packed sequences (cu_seqlens)", lambda spec: any(side.cu_seqlens for side in _lengths(spec)), sm90=DENSE_ONLY
+        "packed sequences (cu_seqlens)", lambda spec: any(side.cu_seqlens for side in _lengths(spec)), sm100=DENSE_ONLY
     ),
-    Feature("used lengths", lambda spec: any(side.used for side in _lengths(spec)), sm90=DENSE_ONLY),
-    Feature("left padding", lambda spec: any(side.left_pad for side in _lengths(spec)), sm90=DENSE_ONLY),
+    Feature("used lengths", lambda spec: any(side.used for side in _lengths(spec)), sm100=DENSE_ONLY),
+    Feature("left padding", lambda spec: any(side.left_pad for side in _lengths(spec)), sm100=DENSE_ONLY),
     Feature("query offsets", lambda spec: spec.align.kind is AlignKind.OFFSET),
     Feature(
         "paged K/V (table)", lambda spec: spec.paging is not None and spec.paging.table is not None, sm90=NO_PAGING

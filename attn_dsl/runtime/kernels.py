@@ -174,12 +174,11 @@ def _operands(call: Call, out: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q, k, v and o as TMA takes them."""
     problems = Diagnostics()
     spec = call.spec
-    seq_k = call.extents["seq_k"]
     found = []
     for name, tensor in (("q", call.tensors["q"]), ("k", call.tensors["k"]), ("v", call.tensors["v"]), ("out", out)):
         axes = [str(axis.name) for axis in (spec.output.axes if name == "out" else spec.tensor(name).axes)]
-        if name in ("k", "v") and seq_k == 0:
-            # a tensor map has no extent of 0; the kernel is told the length and visits no tile of this
+        if name in ("k", "v") and tensor.numel() == 0:
+            # a tensor map has no extent of 0; the kernel is told the extent and visits no tile of this
             tensor = tensor.new_zeros([max(extent, 1) for extent in tensor.shape])
         found.append(_tma_tensor(name, tensor.detach(), axes, problems))
     if problems.errors:
@@ -213,22 +212,23 @@ def _tma_tensor(name: str, tensor: Tensor, axes: list[str], problems: Diagnostic
 
 def _arguments(kernel: Kernel, call: Call) -> tuple[Any, ...]:
     plan = kernel.plan
-    seq_k = call.extents["seq_k"]
+    slots_k = call.extents["seq_k" if plan.lengths_k.cu_seqlens is None else "total_k"]
     return (
-        seq_k,
-        _pairs_per_section(plan, call, seq_k),
+        slots_k,
+        _pairs_per_section(plan, call, slots_k),
         *(_capture(call.tensors[capture.name]) for capture in plan.captures),
         *(_parameter(argument, call.params[argument.name]) for argument in plan.params),
         *(call.extents[axis] for axis in plan.sizes),
+        *(_capture(call.tensors[name]) for name in plan.geometry),
     )
 
 
-def _pairs_per_section(plan: ForwardPlan, call: Call, seq_k: int) -> int:
+def _pairs_per_section(plan: ForwardPlan, call: Call, slots_k: int) -> int:
     """How many query heads run side by side so that their keys and values stay in the L2 cache."""
     if plan.order != "longest_first":
         return 1
     group = call.extents["heads"] // call.extents[call.spec.kv_heads_axis]
-    one = max(1, seq_k * (plan.dim + plan.dim_v) * call.tensors["k"].element_size())
+    one = max(1, slots_k * (plan.dim + plan.dim_v) * call.tensors["k"].element_size())
     return group // plan.pack * max(1, L2_BYTES // one)
 
 

@@ -59,6 +59,7 @@ def compile_template(template: Any, plan: ForwardPlan, arch: str, options: str =
         *(_tensor(capture.dtype, capture.rank) for capture in plan.captures),
         *(_parameter(argument) for argument in plan.params),
         *(Int32(0) for _ in plan.sizes),
+        *(_tensor("i32", 1) for _ in plan.geometry),
     )
     return cute.compile(
         template,

@@ -18,9 +18,20 @@ ELEMENTS = {"f16": cutlass.Float16, "bf16": cutlass.BFloat16}
 Values = Any
 
 
+_PACKED = {"total_q": "seq_q", "total_k": "seq_k"}
+
+
 def permuted(tensor: cute.Tensor, axes: tuple[str, ...], order: tuple[str, ...]) -> cute.Tensor:
-    """`tensor`, whose axes are named `axes`, with its axes in `order`."""
-    return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[axes.index(name) for name in order]))
+    """`tensor`, whose axes are named `axes`, with its axes in `order`.
+
+    A packed tensor is one sequence: its rows are those of all, and it gets a batch axis of extent 1.
+    """
+    names = [_PACKED.get(name, name) for name in axes]
+    layout = tensor.layout
+    if "batch" not in names:
+        layout = cute.append(layout, cute.make_layout(1, stride=0))
+        names.append("batch")
+    return cute.make_tensor(tensor.iterator, cute.select(layout, mode=[names.index(name) for name in order]))
 
 
 def ordered(plan: ForwardPlan, q: Any, k: Any, v: Any, o: Any, lse: Any) -> tuple[Any, Any, Any, Any, Any]:
@@ -58,6 +69,9 @@ def tma_copy(
 
 
 def split_arguments(plan: ForwardPlan, values: tuple[Any, ...]) -> Arguments:
-    """Captures, parameters and extents out of the one tuple in which a launch passes them."""
-    captures, params = len(plan.captures), len(plan.captures) + len(plan.params)
-    return Arguments(plan, values[:captures], values[captures:params], values[params:])
+    """Captures, parameters, extents and lengths out of the one tuple in which a launch passes them."""
+    groups = []
+    for count in (len(plan.captures), len(plan.params), len(plan.sizes), len(plan.geometry)):
+        groups.append(values[:count])
+        values = values[count:]
+    return Arguments(plan, *groups)

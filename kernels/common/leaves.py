@@ -8,7 +8,7 @@ body of a dynamic branch or loop starts with `scope.fresh()`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cutlass import Float32, Int32
@@ -17,7 +17,7 @@ from attn_dsl.expr import FLOAT, Expr, children_first
 from attn_dsl.expr.evaluate import method_name
 from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, saturated, smaller, widened
 from attn_dsl.kernels.common.fragment import Fragment
-from attn_dsl.lowering.forward import ForwardPlan
+from attn_dsl.lowering.forward import CaptureArgument, ForwardPlan
 from attn_dsl.lowering.forward.logits import BASE, STEP
 
 ROW, COLUMN, SCORE = "row", "column", "score"
@@ -40,14 +40,19 @@ class Arguments:
     captures: tuple[Any, ...]  # cute.Tensor, strides in 64 bits
     params: tuple[Any, ...]  # Int32, Float32, or a cute.Tensor of rank 1
     sizes: tuple[Any, ...]  # Int32
+    geometry: tuple[Any, ...] = ()  # cute.Tensor, i32 of rank 1
 
-    def capture(self, name: str) -> tuple[Any, str]:
-        """The tensor and the language's spelling of its dtype."""
+    def capture(self, name: str) -> tuple[Any, CaptureArgument]:
+        """The tensor, and what the plan says of it."""
         place = next(i for i, capture in enumerate(self.plan.captures) if capture.name == name)
-        return self.captures[place], self.plan.captures[place].dtype
+        return self.captures[place], self.plan.captures[place]
 
     def size(self, axis: str) -> Any:
         return self.sizes[self.plan.sizes.index(axis)]
+
+    def lengths(self, name: str) -> Any:
+        """The geometry tensor of that name."""
+        return self.geometry[self.plan.geometry.index(name)]
 
 
 @dataclass(eq=False)
@@ -102,11 +107,13 @@ class Scope:
     kv_h: Any
     seq_q: Any
     seq_k: Any
+    packed_q: Any = None  # where packed captures of the queries begin; None: no captures are packed
+    packed_k: Any = None  # likewise of the keys
     _values: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def fresh(self) -> Scope:
         """The same scope with nothing computed yet."""
-        return Scope(self.plan, self.arguments, self.b, self.h, self.kv_h, self.seq_q, self.seq_k)
+        return replace(self, _values={})
 
     def uniform(self, *roots: Expr) -> list[Any]:
         """Values that depend on neither row nor column."""
@@ -213,11 +220,16 @@ class Scope:
         return saturated(given[index], param.low, param.high)
 
     def _element(self, name: str, indices: tuple[Any, ...]) -> Any:
-        tensor, dtype = self.arguments.capture(name)
-        value = tensor[indices]
-        if dtype == "bool":
+        tensor, capture = self.arguments.capture(name)
+        places = list(indices)
+        for axis, side in capture.packed:
+            start = self.packed_q if side == "q" else self.packed_k
+            # lengths are as the device finds them: not even wrong ones may lead out of the tensor
+            places[axis] = smaller(start + places[axis], tensor.shape[axis] - Int32(1))
+        value = tensor[tuple(places)]
+        if capture.dtype == "bool":
             return value != type(value)(0)
-        return Int32(value) if dtype in ("i32", "i8", "u8") else value.to(Float32)
+        return Int32(value) if capture.dtype in ("i32", "i8", "u8") else value.to(Float32)
 
 
 def _product(node: Expr, depends: dict[Expr, frozenset[str]]) -> Expr | None:

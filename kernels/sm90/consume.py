@@ -18,6 +18,7 @@ from attn_dsl.kernels.common.scores import score_scores
 from attn_dsl.kernels.common.softmax import LOG2_E, finish_softmax, online_softmax
 from attn_dsl.kernels.common.tiles import tile_bounds
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
+from attn_dsl.kernels.sm90.clear import clear_rows, clear_values, may_end_early
 
 ROWS_PER_THREAD = 2  # of a 64-row wgmma accumulator: lane // 4 and 8 below
 ROW_STEP = 8
@@ -155,12 +156,13 @@ def consume_tiles(
 ) -> tuple[cute.Tensor, list[Float32], Fragment]:
     """(output accumulator, lse in base 2, where they stand) of this thread's rows."""
     qk, pv = products
-    sQ, sK, sVt = shared
+    sQ, sK, sV = shared
     q_pipe, k_pipe, v_pipe = pipes
     group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     lane = thread % WARPGROUP
     qk_part = qk.get_slice(group * WARPGROUP)
     pv_part = pv.get_slice(group * WARPGROUP)
+    sVt = cute.composition(sV, cute.make_ordered_layout((plan.dim_v_padded, plan.tile_k, plan.stages), order=(1, 0, 2)))
     queries = qk_part.make_fragment_A(qk_part.partition_A(sQ))
     keys = qk_part.make_fragment_B(qk_part.partition_B(sK))
     values = pv_part.make_fragment_B(pv_part.partition_B(sVt))
@@ -202,6 +204,9 @@ def consume_tiles(
         k_pipe.consumer_release(state)
         attend(plan, scope, fragment, scores, n, scale, row_max, row_sum, True, True)
         convert(scores, weights)
+        if const_expr(may_end_early(plan)):
+            v_pipe.consumer_wait(state)
+            clear_values(plan, barriers, sV[None, None, state.index], scope.seq_k - n * plan.tile_k, thread)
         n = last_visited(n - 1)
         # a loop for each class of tiles: its body is one stretch of code, in which waits for the tensor cores can move
         while n >= 0:
@@ -228,4 +233,6 @@ def consume_tiles(
         factors.append(factor)
         lse.append(logarithm)
     rescale(output, factors)
+    if const_expr(plan.lengths_q.used is not None):
+        lse = clear_rows(by_row(output), lse, fragment.rows, scope.seq_q)
     return output, lse, fragment

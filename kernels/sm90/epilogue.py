@@ -1,4 +1,4 @@
-"""The end of a consumer warpgroup: its rows of O through shared memory by TMA, LSE from registers."""
+"""The end of a consumer warpgroup: its rows of O through shared memory, LSE from registers."""
 
 import cutlass
 import cutlass.cute as cute
@@ -8,39 +8,33 @@ from cutlass.cute.nvgpu import warp
 from attn_dsl.kernels.common.launch import Values, tma_copy
 from attn_dsl.kernels.common.softmax import LANES_PER_ROW, LN_2
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
+from attn_dsl.kernels.sm90.clear import VECTOR
 from attn_dsl.kernels.sm90.consume import convert
+
+ROWS = 64  # of a warpgroup
 
 
 @cute.jit
 def store_lse(
-    plan: cutlass.Constexpr,
-    mLSE: cute.Tensor,
-    scope: cutlass.Constexpr,
-    fragment: cutlass.Constexpr,
-    lse: Values,
-    lane: Int32,
+    plan: cutlass.Constexpr, mLSE: cute.Tensor, fragment: cutlass.Constexpr, lse: Values, slots: Int32, lane: Int32
 ) -> None:
-    """Writes the logarithm of each row's denominator; one of the lanes that share a row does."""
+    """Writes the logarithm of each row's denominator to `mLSE` (slots, heads); one of the lanes that share it does."""
     for place in cutlass.range_constexpr(len(lse)):
         value = lse[place] if const_expr(plan.lse_base == "2") else lse[place] * LN_2
-        if lane % LANES_PER_ROW == 0 and fragment.rows[place] < scope.seq_q:
-            mLSE[fragment.rows[place], fragment.heads[place], scope.b] = value
+        if lane % LANES_PER_ROW == 0 and fragment.rows[place] < slots:
+            mLSE[fragment.rows[place], fragment.heads[place]] = value
 
 
 @cute.jit
-def store_output(
+def stage_output(
     plan: cutlass.Constexpr,
     barriers: cutlass.Constexpr[ForwardBarriers],
-    scope: cutlass.Constexpr,
     pv: cute.TiledMma,
-    o_atom: cute.CopyAtom,
-    mO: cute.Tensor,
     sO: cute.Tensor,
     output: cute.Tensor,
-    tile: Int32,
     thread: Int32,
 ) -> None:
-    """Writes the 64 rows of this warpgroup. Rows past the sequence and padded columns are cut off by TMA.
+    """Rounds the 64 rows of this warpgroup to shared memory, visible to the copy engine too.
 
     O lies over the queries in shared memory. A warpgroup reads no other rows of them than its own; only where O is of
     another width than Q its rows lie elsewhere, and all warpgroups have to be done with Q.
@@ -56,11 +50,43 @@ def store_output(
     # stores of this thread must be visible to the copy engine before one thread starts it
     cute.arch.fence_view_async_shared()
     cute.arch.barrier(barrier_id=barriers.output[0].id + group, number_of_threads=barriers.output[0].threads)
-    rows = WARPGROUP // 2
+
+
+@cute.jit
+def store_tile(
+    plan: cutlass.Constexpr,
+    o_atom: cute.CopyAtom,
+    mO: cute.Tensor,
+    sO: cute.Tensor,
+    head: Int32,
+    tile: Int32,
+    thread: Int32,
+) -> None:
+    """Writes the 64 rows of this warpgroup by TMA, which cuts off rows past the axis and padded columns."""
+    group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) % 4 == 0:
-        packed = (plan.pack, rows // plan.pack)
-        gO = cute.local_tile(mO[None, None, scope.b], (packed, plan.dim_v_padded), (None, 0))
-        target, source = tma_copy(o_atom, gO, cute.flat_divide(sO, (rows, plan.dim_v_padded))[None, None, None, 0])
-        cute.copy(o_atom, source[None, group], target[None, (scope.h // plan.pack, tile * plan.consumers + group)])
+        gO = cute.local_tile(mO, ((plan.pack, ROWS // plan.pack), plan.dim_v_padded), (None, 0))
+        target, source = tma_copy(o_atom, gO, cute.flat_divide(sO, (ROWS, plan.dim_v_padded))[None, None, None, 0])
+        cute.copy(o_atom, source[None, group], target[None, (head // plan.pack, tile * plan.consumers + group)])
         cute.arch.cp_async_bulk_commit_group()
         cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+@cute.jit
+def store_rows(
+    plan: cutlass.Constexpr, mO: cute.Tensor, sO: cute.Tensor, head: Int32, first: Int32, slots: Int32, thread: Int32
+) -> None:
+    """Writes the 64 rows of this warpgroup to `mO` ((heads, slots), dim_v): the next sequence's rows may follow.
+
+    A thread writes 16 bytes at a time, neighbouring threads neighbouring ones.
+    """
+    own = cute.arch.make_warp_uniform(thread // WARPGROUP) * ROWS
+    vectors = plan.dim_v // VECTOR
+    for step in cutlass.range_constexpr(cute.ceil_div(ROWS * vectors, WARPGROUP)):
+        place = thread % WARPGROUP + step * WARPGROUP
+        row = own + place // vectors
+        slot = first + row // plan.pack
+        if place < ROWS * vectors and slot < slots:
+            source = cute.flat_divide(sO[row, None], (VECTOR,))
+            target = cute.flat_divide(mO[(head + row % plan.pack, slot), None], (VECTOR,))
+            cute.autovec_copy(source[None, place % vectors], target[None, place % vectors])

@@ -11,17 +11,18 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Float32, Int32, Int64, pipeline
+from cutlass import Float32, Int32, Int64, const_expr, pipeline
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from attn_dsl.kernels.common.launch import ELEMENTS, Values, ordered, split_arguments, tile_layout
 from attn_dsl.kernels.common.leaves import Scope
-from attn_dsl.kernels.common.scheduler import tile_of_block
+from attn_dsl.kernels.common.lengths import blocks, of_keys, of_lse, of_queries, sequences, work_of_block
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP, forward_barriers
+from attn_dsl.kernels.sm90.clear import clear_outputs
 from attn_dsl.kernels.sm90.consume import consume_tiles
-from attn_dsl.kernels.sm90.epilogue import store_lse, store_output
+from attn_dsl.kernels.sm90.epilogue import stage_output, store_lse, store_rows, store_tile
 from attn_dsl.kernels.sm90.load import load_tiles
-from attn_dsl.lowering.forward import ForwardPlan
+from attn_dsl.lowering.forward import ForwardPlan, Lengths
 
 ROWS = 64  # of one wgmma
 ALIGNMENT = 1024  # bytes: the period of the 128-byte swizzle
@@ -73,8 +74,9 @@ class Forward:
         Args:
             mQ, mK, mV, mO, mLSE: in the axis orders of the plan; the inner axis of the first four has stride 1, their
                 other strides are multiples of 16 bytes.
-            arguments: the number of keys, which may be 0 where K and V have a row; the number of (head, batch) pairs
-                whose K and V share the L2 cache, at least 1; then captures, parameters and extents as in the plan.
+            arguments: the extent of the keys' row axis, which may be 0 where K and V have a row; the number of (head,
+                batch) pairs whose K and V share the L2 cache, at least 1; then captures, parameters, extents and
+                lengths as in the plan.
         """
         plan = self.plan
         element, o_element = ELEMENTS[plan.dtype], ELEMENTS[plan.o_dtype]
@@ -108,20 +110,20 @@ class Forward:
             (ROWS, plan.dim_v_padded),
             a_source=warpgroup.OperandSource.RMEM,
         )
-        heads, seq_q = mQ.shape[0]
-        tiles = cute.ceil_div(seq_q, rows[1])
+        heads, slots_q = mQ.shape[0]
+        batch = sequences(plan, split_arguments(plan, arguments[2:]), mQ.shape[2])
         self.kernel(
             (q_atom, k_atom, v_atom, o_atom),
             (q_tensor, k_tensor, v_tensor, o_tensor),
             (q_layout, k_layout, v_layout, o_layout),
             (qk, pv),
-            mLSE,
+            (mO, mLSE),
             arguments,
-            seq_q,
+            batch,
             heads // mK.shape[2],
             shared_storage(plan, element, k_layout, v_layout),
         ).launch(
-            grid=(tiles * (heads // plan.pack) * mQ.shape[2], 1, 1),
+            grid=(blocks(plan, heads, batch, slots_q), 1, 1),
             block=(WARPGROUP * (plan.consumers + 1), 1, 1),
             stream=stream,
             min_blocks_per_mp=1,
@@ -134,15 +136,14 @@ class Forward:
         tensors: Values,
         layouts: Values,
         products: Values,
-        mLSE: cute.Tensor,
+        outputs: Values,
         arguments: Values,
-        seq_q: Int32,
+        batch: Int32,
         group: Int32,
         Shared: cutlass.Constexpr,
     ) -> None:
         """One tile of queries of one head."""
         plan = self.plan
-        q_atom, k_atom, v_atom, o_atom = atoms
         mQ, mK, mV, mO = tensors
         q_layout, k_layout, v_layout, o_layout = layouts
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -154,12 +155,6 @@ class Forward:
         sK = storage.k.get_tensor(k_layout.outer, swizzle=k_layout.inner)
         sV = storage.v.get_tensor(v_layout.outer, swizzle=v_layout.inner)
         sO = storage.q.get_tensor(o_layout.outer, swizzle=o_layout.inner, dtype=ELEMENTS[plan.o_dtype])
-        # the second product reads V as (dim_v, keys)
-        sVt = cute.composition(
-            sV,
-            cute.make_ordered_layout((plan.dim_v_padded, plan.tile_k, plan.stages), order=(1, 0, 2)),
-        )
-
         producer = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
         consumers = pipeline.CooperativeGroup(pipeline.Agent.Thread, plan.consumers * WARPGROUP // WARP)
 
@@ -181,26 +176,69 @@ class Forward:
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
 
-        seq_k, pairs_per_section = arguments[:2]
+        slots_k, pairs_per_section = arguments[:2]
+        known = split_arguments(plan, arguments[2:])
+        heads, slots_q = mQ.shape[0]
+        work = work_of_block(plan, known, heads, batch, slots_q, slots_k, pairs_per_section)
+        kv_head = work.head // group
+        scope = Scope(plan, known, work.b, work.head, kv_head, work.q.count, work.k.count, work.q.packed, work.k.packed)
+        queries, o_tiles, out = (of_queries(plan, tensor, work.q, work.b) for tensor in (mQ, mO, outputs[0]))
+        keys, values = (of_keys(plan, tensor, work.k, kv_head, work.b) for tensor in (mK, mV))
+        lse = of_lse(plan, outputs[1], work.q, work.b)
+        fixed = (
+            work,
+            scope,
+            atoms,
+            (queries, keys, values, o_tiles, out, lse),
+            (sQ, sK, sV, sO),
+            products,
+            pipes,
+            warp,
+        )
+        if const_expr(plan.lengths_q == Lengths()):
+            self.attend(*fixed)
+        else:
+            first = work.tile * (plan.tile_q // plan.pack)
+            if (first >= 0) & (first < work.q.slots):
+                if first < work.q.count:
+                    self.attend(*fixed)
+                elif warp >= WARPGROUP // WARP:
+                    thread = cute.arch.thread_idx()[0] - WARPGROUP
+                    clear_outputs(plan, out, lse, work.head, first, work.q.slots, thread)
+
+    @cute.jit
+    def attend(
+        self,
+        work: cutlass.Constexpr,
+        scope: cutlass.Constexpr,
+        atoms: Values,
+        tensors: Values,
+        shared: Values,
+        products: Values,
+        pipes: Values,
+        warp: Int32,
+    ) -> None:
+        """The tile of `work`, whose first row there is. `tensors` are the rows of its sequence."""
+        plan = self.plan
+        queries, keys, values, o_tiles, out, lse = tensors
+        sQ, sK, sV, sO = shared
         rows = plan.tile_q // plan.pack
-        tiles = cute.ceil_div(seq_q, rows)
-        heads, batch = mQ.shape[0][0] // plan.pack, mQ.shape[2]
-        tile, place, entry = tile_of_block(tiles, heads, batch, pairs_per_section, plan.order == "longest_first")
-        head = place * plan.pack
-        scope = Scope(plan, split_arguments(plan, arguments[2:]), entry, head, head // group, seq_q, seq_k)
-        first_row = tile * rows
-        last_row = cutlass.min(first_row + rows, seq_q) - 1
+        first_row = work.tile * rows
+        last_row = cutlass.min(first_row + rows, scope.seq_q) - 1
         if warp < WARPGROUP // WARP:
             cute.arch.setmaxregister_decrease(plan.registers_producer)
             if warp == 0:
-                load_tiles(
-                    plan, scope, (q_atom, k_atom, v_atom), (mQ, mK, mV), (sQ, sK, sV), pipes, tile, first_row, last_row
-                )
+                tiles = (queries, keys, values)
+                load_tiles(plan, scope, atoms[:3], tiles, (sQ, sK, sV), pipes, work.tile, first_row, last_row)
         else:
             cute.arch.setmaxregister_increase(plan.registers_consumer)
             thread = cute.arch.thread_idx()[0] - WARPGROUP
-            output, lse, fragment = consume_tiles(
-                plan, self.barriers, scope, products, (sQ, sK, sVt), pipes, thread, first_row, last_row
+            output, logarithms, fragment = consume_tiles(
+                plan, self.barriers, scope, products, (sQ, sK, sV), pipes, thread, first_row, last_row
             )
-            store_lse(plan, mLSE, scope, fragment, lse, thread)
-            store_output(plan, self.barriers, scope, products[1], o_atom, mO, sO, output, tile, thread)
+            store_lse(plan, lse, fragment, logarithms, work.q.slots, thread)
+            stage_output(plan, self.barriers, products[1], sO, output, thread)
+            if const_expr(plan.lengths_q.cu_seqlens is None):
+                store_tile(plan, atoms[3], o_tiles, sO, work.head, work.tile, thread)
+            else:
+                store_rows(plan, out, sO, work.head, first_row, work.q.slots, thread)

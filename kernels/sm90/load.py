@@ -20,15 +20,15 @@ def load_tiles(
     first_row: Int32,
     last_row: Int32,
 ) -> None:
-    """Fills the ring for one tile of queries. Run by one warp."""
+    """Fills the ring for one tile of queries, from the rows of its sequence. Run by one warp."""
     q_atom, k_atom, v_atom = atoms
     mQ, mK, mV = tensors
     sQ, sK, sV = shared
     q_pipe, k_pipe, v_pipe = pipes
     rows = (plan.pack, plan.tile_q // plan.pack)
-    gQ = cute.local_tile(mQ[None, None, scope.b], (rows, plan.dim_padded), (None, 0))
-    gK = cute.local_tile(mK[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.dim_padded), (None, 0))
-    gV = cute.local_tile(mV[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.dim_v_padded), (None, 0))
+    gQ = cute.local_tile(mQ, (rows, plan.dim_padded), (None, 0))
+    gK = cute.local_tile(mK, (plan.tile_k, plan.dim_padded), (None, 0))
+    gV = cute.local_tile(mV, (plan.tile_k, plan.dim_v_padded), (None, 0))
     q_source, q_target = tma_copy(q_atom, gQ, cute.append_ones(sQ, up_to_rank=3))
     k_source, k_target = tma_copy(k_atom, gK, sK)
     v_source, v_target = tma_copy(v_atom, gV, sV)

@@ -12,6 +12,7 @@ from typing import Any
 
 from attn_dsl.expr import Expr
 from attn_dsl.expr.text import to_text
+from attn_dsl.spec.model import Lengths
 
 WARPGROUP = 128  # threads
 ELEMENT_BYTES = {"f16": 2, "bf16": 2}  # of q, k, v and o
@@ -41,6 +42,7 @@ class CaptureArgument:
     name: str
     dtype: str  # spelling of the language: "f32", "i32", "bool", ...
     rank: int
+    packed: tuple[tuple[int, str], ...] = ()  # (axis, "q" or "k"): its index counts from a sequence's first slot
 
 
 @dataclass(frozen=True)
@@ -134,10 +136,19 @@ class ForwardPlan:
     captures: tuple[CaptureArgument, ...]  # those that an expression of the plan reads
     params: tuple[ParamArgument, ...]  # likewise
     sizes: tuple[str, ...]  # axes whose extents are arguments
+    lengths_q: Lengths  # the tensors that say where the rows of a sequence lie; without any they fill their axis
+    lengths_k: Lengths
     wide: frozenset[Expr]  # int nodes that need 64 bits; every other int node of the plan fits 32
 
     def __repr__(self) -> str:
         return canonical(self)
+
+    @property
+    def geometry(self) -> tuple[str, ...]:
+        """The tensors of `lengths_q` and `lengths_k`, i32 of one axis, in the order in which they are arguments."""
+        sides = (self.lengths_q, self.lengths_k)
+        names = (name for side in sides for name in (side.cu_seqlens, side.used, side.left_pad))
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def threads(self) -> int:

@@ -87,7 +87,7 @@ def argument_bytes(plan: ForwardPlan) -> int:
     """Bytes of the arguments a spec adds: of a tensor a pointer, extents and 64-bit strides, of a number 4."""
     captures = sum(8 + 12 * capture.rank for capture in plan.captures)
     params = sum(4 if param.form == "number" else 8 + 12 for param in plan.params)
-    return captures + params + 4 * len(plan.sizes)
+    return captures + params + 4 * len(plan.sizes) + (8 + 12) * len(plan.geometry)
 
 
 def _arguments(plan: ForwardPlan) -> Iterator[Diagnostic]:

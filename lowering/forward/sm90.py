@@ -15,12 +15,13 @@ from attn_dsl.lowering.forward.plan import CaptureArgument, ForwardPlan, MaskPla
 from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, MAX_KEYS, ROWS, check, nearest_dim
 from attn_dsl.lowering.tiles import analyze
 from attn_dsl.lowering.tiles.dependence import HEAD, Dependence, rewrite
-from attn_dsl.spec.model import MAX_SEQUENCE, AttentionSpec, DType, Role
+from attn_dsl.spec.model import MAX_SEQUENCE, AttentionSpec, DType, Role, Tensor
 from attn_dsl.spec.proofs import Ranges
 
 TARGET = "sm90"
 OPERANDS = (DType.F16, DType.BF16)
 CAPTURES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8, DType.BOOL)
+WITH_LENGTHS = (TARGET,)  # targets whose templates know sequences that do not fill their axis
 WAY_OUT = "target='reference' runs every spec"
 
 
@@ -61,7 +62,7 @@ def refusal(target: str, message: str, hint: str = WAY_OUT) -> Diagnostic:
 
 
 def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
-    """What is wrong with the tensors of `spec` on a target of dense 16-bit operands."""
+    """What is wrong with the tensors of `spec` on a target of 16-bit operands."""
 
     def refuse(message: str, hint: str = WAY_OUT) -> Diagnostic:
         return refusal(target, message, hint)
@@ -71,7 +72,7 @@ def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
     if spec.paging is not None:
         yield refuse("k and v lie in pages")
     for side, lengths in (("q", spec.lengths_q), ("k", spec.lengths_k)):
-        for key in ("cu_seqlens", "used", "left_pad"):
+        for key in () if target in WITH_LENGTHS else ("cu_seqlens", "used", "left_pad"):
             if getattr(lengths, key) is not None:
                 yield refuse(f"'lengths {side}' sets {key}; sequences fill their axis")
     dtypes = [spec.tensor(name).dtype for name in ("q", "k", "v")]
@@ -191,12 +192,14 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         o_axes=tuple(str(axis) for axis in spec.output.axes),
         lse_axes=_lse_axes(spec),
         captures=tuple(
-            CaptureArgument(tensor.name, str(tensor.dtype), len(tensor.axes))
+            CaptureArgument(tensor.name, str(tensor.dtype), len(tensor.axes), _packed(tensor))
             for tensor in spec.tensors
             if tensor.name in names["read"]
         ),
         params=tuple(param for param in shape.params if param.name in names["param"]),
         sizes=tuple(sorted(names["size"])),
+        lengths_q=spec.lengths_q,
+        lengths_k=spec.lengths_k,
         wide=frozenset(
             node
             for node, interval in static_intervals(roots, known.ranges).items()
@@ -251,8 +254,14 @@ def _axes(spec: AttentionSpec, name: str) -> tuple[str, ...]:
     return tuple(str(axis) for axis in spec.tensor(name).axes)
 
 
+def _packed(tensor: Tensor) -> tuple[tuple[int, str], ...]:
+    """Which axes hold the rows of all sequences, and of which side."""
+    sides = {"total_q": "q", "total_k": "k"}
+    return tuple((place, sides[str(axis)]) for place, axis in enumerate(tensor.axes) if str(axis) in sides)
+
+
 def _lse_axes(spec: AttentionSpec) -> tuple[str, ...]:
-    """As declared, else batch, heads, seq_q."""
+    """As declared, else batch, heads, seq_q, or heads, total_q."""
     if spec.lse is not None:
         return tuple(str(axis) for axis in spec.lse.axes)
-    return ("batch", "heads", "seq_q")
+    return ("heads", "total_q") if spec.lengths_q.cu_seqlens is not None else ("batch", "heads", "seq_q")

@@ -243,6 +243,6 @@ def test_the_plan_of_a_kernel(run, write):
     assert "tiles: 192 rows x 128 keys, longest first" in shown.out
     report = json.loads(run("explain", name, *sizes, "--target", "sm90", "--format", "json").out)
     assert report["plan"]["target"] == "sm90"
-    refused = run("explain", name, *sizes[:-1], 160, "--target", "sm90")
+    refused = run("explain", name, *sizes[:-1], 264, "--target", "sm90")
     assert refused.code == 1
     assert "E2" in refused.out + refused.err
