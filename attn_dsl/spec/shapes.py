@@ -27,7 +27,7 @@ def solve_extents(spec: AttentionSpec, shapes: Mapping[str, Shape], problems: Di
         if cut is not None:
             solver.add(view.tensor, f"{view.name} (a view of {view.base})", cut)
     for name in (spec.lengths_q.cu_seqlens, spec.lengths_k.cu_seqlens, spec.paging.indptr if spec.paging else None):
-        if name is not None and len(shapes.get(name, ())) == 1:
+        if name is not None and len(shapes.get(name, ())) == 1 and shapes[name][0] > 0:
             solver.fix("batch", shapes[name][0] - 1, f"{name} (which has batch + 1 entries)")
     if spec.kv_heads_axis == "heads" and "heads" in solver.extents:
         solver.fix("kv_heads", solver.extents["heads"], "k (whose head axis is 'heads')")
@@ -38,6 +38,8 @@ def solve_extents(spec: AttentionSpec, shapes: Mapping[str, Shape], problems: Di
     for tensor in spec.tensors:
         if len(shapes.get(tensor.name, ())) == len(tensor.axes):
             solver.check_anonymous(tensor, shapes[tensor.name])
+            if "batch" not in solver.extents:
+                solver.check_cumulative(tensor, shapes[tensor.name])
     check_limits(spec, solver.extents, problems)
     _check_reads(spec, shapes, solver.extents, problems)
     return solver.extents
@@ -92,6 +94,15 @@ class _Solver:
             if expected is not None and expected != extent:
                 formula = "" if axis.extent.is_const else f"{axis} = "
                 self._problems.error("E271", f"axis {place} of {tensor.name} is {extent}, expected {formula}{expected}")
+
+    def check_cumulative(self, tensor: Tensor, shape: Shape) -> None:
+        """Cumulative lengths begin with 0: without elements they say nothing, not even that there is no sequence."""
+        if tensor.role is Role.GEOMETRY and shape == (0,) and str(tensor.axes[0]) == "batch + 1":
+            self._problems.error(
+                "E271",
+                f"{tensor.name} has no elements, expected batch + 1",
+                hint="of no sequences at all there is one element, 0",
+            )
 
 
 def _cut(view: View, base: Tensor, shapes: Mapping[str, Shape], problems: Diagnostics) -> Shape | None:

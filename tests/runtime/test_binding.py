@@ -1,5 +1,7 @@
 """Every rule of a call: the code, and a message that names the tensor, the axis, the given and the expected value."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -215,3 +217,18 @@ def test_everything_that_is_wrong_is_said_at_once():
     )
     assert sorted({item.code for item in error.diagnostics}) == ["E270", "E271", "E272", "E274"]
     assert len(error.diagnostics) == 6
+
+
+def test_cumulative_lengths_have_an_element_more_than_sequences():
+    spec = attn_dsl.load(Path(__file__).parents[2] / "examples" / "packed_varlen.attn")
+    rows = torch.zeros(0, 2, 8, dtype=torch.bfloat16)
+    nothing, none = torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(CallError) as caught:
+        bind(spec, (rows, rows, rows, nothing, nothing), {})
+    assert [item.message for item in caught.value.diagnostics] == [
+        "cu_seqlens_q has no elements, expected batch + 1",
+        "cu_seqlens_k has no elements, expected batch + 1",
+    ]
+    with pytest.raises(CallError, match="axis 0 of cu_seqlens_q is 0, expected batch \\+ 1 = 1"):
+        bind(spec, (rows, rows, rows, nothing, none), {})
+    assert bind(spec, (rows, rows, rows, none, none), {}).extents["batch"] == 0
