@@ -50,14 +50,17 @@ class TileBounds:
         return full
 
 
-def tile_bounds(plan: ForwardPlan, scope: Scope, first_row: Any, last_row: Any) -> TileBounds:
-    """The tiles of the query rows first_row .. last_row (Int32), both inside the sequence.
+def tile_bounds(
+    plan: ForwardPlan, scope: Scope, first_row: Any, last_row: Any, most_rows: int | None = None
+) -> TileBounds:
+    """The tiles of the query rows first_row .. last_row (Int32), both inside the sequence, at most `most_rows` (None:
+    those of a tile of the plan).
 
     Whole warps call it, with the same rows: where the plan has bounds of unknown direction, lanes share the rows.
     """
     ended = scope.seq_k // Int32(plan.tile_k)
     tiles = (scope.seq_k + Int32(plan.tile_k - 1)) // Int32(plan.tile_k)
-    finder = _Finder(plan, scope, first_row, last_row)
+    finder = _Finder(plan, scope, first_row, last_row, most_rows or plan.tile_q)
     seen = tuple(map(finder.tiles, plan.mask.seen))
     hidden = tuple(map(finder.tiles, plan.mask.hidden))
     return TileBounds(seen, hidden, _last_visited(seen, tiles - Int32(1)), ended)
@@ -72,8 +75,8 @@ def _last_visited(seen: tuple[TileRange, ...], n: Any) -> Any:
 
 
 class _Finder:
-    def __init__(self, plan: ForwardPlan, scope: Scope, first_row: Any, last_row: Any) -> None:
-        self.plan, self.scope = plan, scope
+    def __init__(self, plan: ForwardPlan, scope: Scope, first_row: Any, last_row: Any, most_rows: int) -> None:
+        self.plan, self.scope, self.most_rows = plan, scope, most_rows
         self.first_row, self.last_row = first_row, last_row
 
     def tiles(self, piece: PiecePlan) -> TileRange:
@@ -106,7 +109,7 @@ class _Finder:
         The lanes of a warp share the rows, so all 32 of them have to be here.
         """
         low, high = self.scope.seq_k, Int32(0)
-        for step in range(0, self.plan.tile_q, LANES):
+        for step in range(0, self.most_rows, LANES):
             row = Place(smaller(first + cute.arch.lane_idx() + Int32(step), last))
             row_low, row_high = Int32(0), self.scope.seq_k
             for bound in piece.low:

@@ -1,4 +1,4 @@
-"""Operands of the matrix products of a forward kernel: descriptors of what TMA wrote into shared memory."""
+"""Operands of the matrix products of a forward kernel: descriptors of what lies in shared memory."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ UNIT = 16  # bytes
 class Operands:
     """What both products of a plan are made of."""
 
-    q: SharedOperand
-    k: SharedOperand
-    v: SharedOperand
+    q: tuple[SharedOperand, ...]  # the part of a query tile for each part of K
+    k: SharedOperand  # a part
+    v: SharedOperand  # a part
     qk: int  # instruction descriptors
-    pv: int
-    k_stage: int  # 16-byte units from one stage of a ring to the next
-    v_stage: int
+    pv: int  # of one part of V
+    part: int  # 16-byte units from one part of K or V to the next
 
 
 def operands(plan: Sm100Plan, element: Any, q_layout: Any, k_layout: Any, v_layout: Any) -> Operands:
-    """From the layouts of a query tile, of a tile of keys and of one of values, all row-major (rows, columns)."""
-    size = element.width // 8
+    """From the layouts of a query tile, of a part of keys and of one of values, all row-major (rows, columns)."""
+    queries = _operand(q_layout, element, Major.K)
+    steps = len(queries.steps) // plan.k_parts
     return Operands(
-        _operand(q_layout, element, Major.K),
+        tuple(
+            SharedOperand(queries.base, queries.steps[part * steps : (part + 1) * steps])
+            for part in range(plan.k_parts)
+        ),
         _operand(k_layout, element, Major.K),
         _operand(v_layout, element, Major.MN),
         make_instr_desc(element, element, "Float32", ROWS, plan.tile_k),
-        make_instr_desc(element, element, "Float32", ROWS, plan.dim_v_padded, b_major=Major.MN),
-        plan.tile_k * plan.dim_padded * size // UNIT,
-        plan.tile_k * plan.dim_v_padded * size // UNIT,
+        make_instr_desc(element, element, "Float32", ROWS, plan.v_part, b_major=Major.MN),
+        plan.part_elements * element.width // 8 // UNIT,
     )
 
 

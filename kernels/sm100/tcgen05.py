@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Float32
 from cutlass._mlir.dialects import llvm, nvvm
 from cutlass.cute.nvgpu import tcgen05
 
 LANE_STRIDE = 1 << 16  # of addresses of tensor memory
 LANES = 128
-# A product whose last operand is a predicate "add to what is there": of shared memory by shared memory, and of tensor
-# memory by shared memory
-_FROM_SHARED = "tcgen05.mma.cta_group::1.kind::f16 [$0], $1, $2, $3, p;"
-_FROM_TENSOR = "tcgen05.mma.cta_group::1.kind::f16 [$0], [$1], $2, $3, p;"
-_ISSUE = "{\n.reg .pred p;\nsetp.ne.b32 p, $4, 0;\n%s\n}"
+WORD = 32  # bits
+_LOW = (1 << WORD) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,35 +27,62 @@ class SharedOperand:
     base: int
     steps: tuple[int, ...]  # 16-byte units
 
-    def descriptor(self, start: Any, step: int) -> Any:
-        """Of instruction `step` along k, for a start address field (Int32)."""
-        return Int64(start + Int32(self.steps[step])) | Int64(self.base)
+    @property
+    def low(self) -> int:
+        """The lower word, to which a start address field is added, as a signed number."""
+        word = self.base & _LOW
+        return word - (1 << WORD) if word >> (WORD - 1) else word
 
 
 def multiply_shared(
-    accumulator: Any, a: SharedOperand, a_start: Any, b: SharedOperand, b_start: Any, instruction: int
+    accumulator: Any, a: SharedOperand, a_low: Any, b: SharedOperand, b_low: Any, instruction: int, accumulate: bool
 ) -> None:
-    """accumulator = A B, both in shared memory. One thread issues it."""
-    for step in range(len(a.steps)):
-        operands = (accumulator, a.descriptor(a_start, step), b.descriptor(b_start, step))
-        _issue(_FROM_SHARED, "r,l,l,r,r", operands, instruction, Int32(int(step > 0)))
+    """accumulator (+)= A B, both in shared memory. One thread issues it.
+
+    `a_low` and `b_low` are the lower words (Int32) of the descriptors of both tiles; only they change from one step
+    along k to the next.
+    """
+    lines = [*_descriptors("a", a), *_descriptors("b", b)]
+    for step, (a_step, b_step) in enumerate(zip(a.steps, b.steps, strict=True)):
+        lines += [*_advanced("a", "$1", a_step), *_advanced("b", "$2", b_step)]
+        lines.append(_product("a", step > 0 or accumulate))
+    _issue(lines, "r,r,r", (accumulator, a_low, b_low), instruction)
 
 
 def multiply_tensor(
-    accumulator: Any, a: Any, a_step: int, b: SharedOperand, b_start: Any, instruction: int, accumulate: Any
+    accumulator: Any, a: Any, a_step: int, b: SharedOperand, b_low: Any, instruction: int, accumulate: Any
 ) -> None:
     """accumulator = A B (+ accumulator if `accumulate`, an Int32), with A in tensor memory at column address `a`.
 
     Each instruction takes `a_step` columns of A. One thread issues it.
     """
-    for step in range(len(b.steps)):
-        operands = (accumulator, a + Int32(step * a_step), b.descriptor(b_start, step))
-        _issue(_FROM_TENSOR, "r,r,l,r,r", operands, instruction, Int32(1) if step else accumulate)
+    lines = [*_descriptors("b", b), ".reg .pred more;", "setp.ne.b32 more, $3, 0;"]
+    for step, b_step in enumerate(b.steps):
+        lines += _advanced("b", "$2", b_step)
+        lines.append(_product(f"[$1+{step * a_step}]", True if step else "more"))
+    _issue(lines, "r,r,r,r", (accumulator, a, b_low, accumulate), instruction)
 
 
-def _issue(text: str, constraints: str, operands: Sequence[Any], instruction: int, accumulate: Any) -> None:
-    values = [*operands, Int32(instruction), accumulate]
-    llvm.inline_asm(None, [value.ir_value() for value in values], _ISSUE % text, constraints, has_side_effects=True)
+def _descriptors(name: str, operand: SharedOperand) -> list[str]:
+    """Declares the descriptor `name` with the upper word of `operand`, which all steps share."""
+    return [f".reg .b32 {name}l, {name}h;", f".reg .b64 {name};", f"mov.b32 {name}h, {operand.base >> WORD:#x};"]
+
+
+def _advanced(name: str, low: str, step: int) -> list[str]:
+    move = f"add.s32 {name}l, {low}, {step};" if step else f"mov.b32 {name}l, {low};"
+    return [move, f"mov.b64 {name}, {{{name}l, {name}h}};"]
+
+
+def _product(a: str, accumulate: bool | str) -> str:
+    """One instruction; `accumulate` is known, or a predicate."""
+    more = accumulate if isinstance(accumulate, str) else str(int(accumulate))
+    return f"tcgen05.mma.cta_group::1.kind::f16 [$0], {a}, b, kind, {more};"
+
+
+def _issue(lines: Sequence[str], constraints: str, operands: Sequence[Any], instruction: int) -> None:
+    text = "\n".join(["{", ".reg .b32 kind;", f"mov.b32 kind, {instruction:#x};", *lines, "}"])
+    values = [operand.ir_value() for operand in operands]
+    llvm.inline_asm(None, values, text, constraints, has_side_effects=True)
 
 
 def fence_before() -> None:

@@ -9,7 +9,7 @@ from attn_dsl.expr import Expr, children_first
 from attn_dsl.lowering.forward.plan import WARPGROUP, ForwardPlan
 
 DIM_STEP = 8  # elements: 16 bytes, the unit of TMA rows (PTX ISA, tensor maps: strides are multiples of 16 bytes)
-MAX_DIM = {"sm90": 256, "sm100": 128}  # elements, of each target's template
+MAX_DIM = {"sm90": 256, "sm100": 256}  # elements, of each target's template
 ROWS = 64  # of one wgmma (PTX ISA, wgmma.mma_async shapes)
 KEYS_STEP = 16  # keys: the k of one wgmma of 16-bit elements
 MAX_KEYS = 256  # the largest n of one wgmma

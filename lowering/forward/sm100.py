@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
 from attn_dsl.lowering.forward import sm90
-from attn_dsl.lowering.forward.plan import ForwardPlan, ShapeClass
-from attn_dsl.lowering.forward.sm100_plan import QUERY_TILES, ROWS, Sm100Plan
-from attn_dsl.lowering.forward.sm100_rules import KEYS, check
+from attn_dsl.lowering.forward.plan import ELEMENT_BYTES, ForwardPlan, ShapeClass
+from attn_dsl.lowering.forward.rules import MAX_SHARED
+from attn_dsl.lowering.forward.sm100_plan import PAIRS, ROWS, Sm100Plan
+from attn_dsl.lowering.forward.sm100_rules import KEYS, QUERY_TILES, check
 from attn_dsl.spec.model import AttentionSpec
 
 __all__ = ["Sm100Plan", "check", "pack_of", "refusals", "select"]
 
 TARGET = "sm100"
-ROWS_PER_BLOCK = QUERY_TILES * ROWS
+HONOURED = (*sm90.HONOURED, "exp2_share")
 KEYS_PER_TILE = KEYS[-1]
-STAGES = 2  # of K and of V: with 128 columns of 16 bits, more do not fit
-REGISTERS = (192, 80, 48)  # per thread of softmax, of correction, and of the warps that load, multiply and store
+MAX_TILES_IN_FLIGHT = 4  # of K and of V
 THRESHOLD = 8.0  # in base 2; weights up to 2^8 are as precise as weights up to 1, and far from the end of f16
+WIDE = 128  # elements: wider heads go through shared memory in parts, of 64 or 128 elements
+NARROW_PART = 64
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """One row of the tile table."""
+
+    max_dim: int  # elements of q and k, padded
+    max_dim_v: int  # elements of v, padded
+    query_tiles: int  # of 128 rows
+
+
+# Two outputs of more than 128 columns do not fit tensor memory beside two slots of scores.
+TABLE = (TileShape(192, WIDE, 2), TileShape(256, 256, 1))
+# Query tiles -> registers per thread of softmax, of correction, and of the warps that load, multiply and store.
+REGISTERS = {2: (192, 80, 48), 1: (240, 136, 128)}
 
 
 def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
@@ -31,16 +48,14 @@ def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
     if spec.pack_gqa == "on":
         yield sm90.refusal(TARGET, "'pack gqa on' is not built", "'pack gqa auto' leaves the choice to the compiler")
     for key, value in spec.schedule:
-        if key not in sm90.HONOURED:
-            yield sm90.refusal(TARGET, f"a schedule cannot set {key}", f"it can set {', '.join(sm90.HONOURED)}")
+        if key not in HONOURED:
+            yield sm90.refusal(TARGET, f"a schedule cannot set {key}", f"it can set {', '.join(HONOURED)}")
         elif key == "order" and value not in sm90.ORDERS:
             yield sm90.refusal(TARGET, f"there is no order '{value}'", f"orders: {', '.join(sm90.ORDERS)}")
-        elif key == "tile_q" and int(value) != ROWS_PER_BLOCK:
-            yield sm90.refusal(
-                TARGET,
-                f"tile_q is {value}; a thread block has {ROWS_PER_BLOCK} rows",
-                f"the nearest is {ROWS_PER_BLOCK}",
-            )
+        elif key == "tile_q" and int(value) not in [ROWS * tiles for tiles in QUERY_TILES]:
+            nearest = min((ROWS * tiles for tiles in QUERY_TILES), key=lambda rows: abs(rows - int(value)))
+            message = f"tile_q is {value}; a thread block has 1 or 2 tiles of {ROWS} rows"
+            yield sm90.refusal(TARGET, message, f"the nearest is {nearest}")
 
 
 def pack_of(spec: AttentionSpec, group: int) -> int:  # noqa: ARG001 - as every target is asked
@@ -58,23 +73,60 @@ def select(spec: AttentionSpec, shape: ShapeClass) -> Sm100Plan:
     refused = refusals(spec)
     if refused:
         raise UnsupportedError(refused)
-    hints = {key: int(value) for key, value in spec.schedule if key in ("tile_k", "stages")}
-    softmax, correction, other = REGISTERS
     order = tuple((key, value) for key, value in spec.schedule if key == "order")
-    shared = sm90.plan_of(replace(spec, schedule=order), shape)
-    values = {field.name: getattr(shared, field.name) for field in fields(ForwardPlan)}
-    values |= {
-        "target": TARGET,
-        "tile_q": ROWS_PER_BLOCK,
-        "tile_k": hints.get("tile_k", KEYS_PER_TILE),
-        "stages": hints.get("stages", STAGES),
-        "consumers": QUERY_TILES,
-        "registers_producer": other,
-        "registers_consumer": softmax,
-        "pack": 1,
-    }
-    plan = Sm100Plan(**values, registers_correction=correction, threshold=THRESHOLD)
+    plan = _plan(spec, sm90.plan_of(replace(spec, schedule=order), shape))
     problems = check(plan)
     if problems:
         raise PlanError(problems)
     return plan
+
+
+def _plan(spec: AttentionSpec, shared: ForwardPlan) -> Sm100Plan:
+    """`shared`, with what this target decides in its own way."""
+    hints = {key: int(value) for key, value in spec.schedule if key != "order"}
+    dim, dim_v = shared.dim_padded, shared.dim_v_padded
+    if max(dim, dim_v) > WIDE:
+        dim, dim_v = (-(-extent // NARROW_PART) * NARROW_PART for extent in (dim, dim_v))
+    tiles = next((row for row in TABLE if dim <= row.max_dim and dim_v <= row.max_dim_v), TABLE[-1])
+    query_tiles = hints["tile_q"] // ROWS if "tile_q" in hints else tiles.query_tiles
+    softmax, correction, other = REGISTERS[query_tiles]
+    wide_part = WIDE if dim % WIDE == 0 and dim_v % WIDE == 0 else NARROW_PART
+    share = hints.get("exp2_share")
+    values = {field.name: getattr(shared, field.name) for field in fields(ForwardPlan)}
+    values |= {
+        "target": TARGET,
+        "tile_q": query_tiles * ROWS,
+        "tile_k": hints.get("tile_k", KEYS_PER_TILE),
+        "dim_padded": dim,
+        "dim_v_padded": dim_v,
+        "consumers": query_tiles,
+        "registers_producer": other,
+        "registers_consumer": softmax,
+        "pack": shared.pack,
+    }
+    plan = Sm100Plan(
+        **values,
+        query_tiles=query_tiles,
+        part=wide_part if max(dim, dim_v) > WIDE else WIDE,
+        registers_correction=correction,
+        threshold=THRESHOLD,
+        exp2_on_fma=_exp2_on_fma(shared) if share is None else round(share * PAIRS / 100),
+    )
+    return replace(plan, stages=_stages(plan, hints.get("stages")))
+
+
+def _exp2_on_fma(plan: ForwardPlan) -> int:
+    """Where no mask and no score takes ALU time, the FMA units have more time for exponentials."""
+    return 3 if plan.mask.kind == "none" and plan.fold_scale else 2
+
+
+def _stages(plan: Sm100Plan, tiles: int | None) -> int:
+    """Parts in flight: of `tiles` tiles of K and V, or as many as fit."""
+    parts = plan.k_parts + plan.v_parts
+    if tiles is not None:
+        return tiles * parts
+    most = MAX_TILES_IN_FLIGHT * parts
+    left = MAX_SHARED - replace(plan, stages=0).shared_bytes
+    bytes_ = plan.part_elements * ELEMENT_BYTES[plan.dtype]
+    fitting = left // bytes_
+    return min(fitting, most)

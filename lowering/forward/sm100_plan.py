@@ -1,7 +1,7 @@
 """The plan of an SM100 forward kernel: what it adds to a forward plan, and what follows from that.
 
-A thread block works on two tiles of 128 queries of one head against the same keys. Scores, weights and outputs of both
-tiles lie in tensor memory; roles hand them over by mbarriers, whose arrival counts follow from the roles.
+A thread block works on one or two tiles of 128 queries of one head against the same keys. Scores, weights and outputs
+lie in tensor memory; roles hand them over by mbarriers, whose arrival counts follow from the roles.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from attn_dsl.lowering.forward.plan import BARRIER_BYTES, ELEMENT_BYTES, SHARED_ALIGNMENT, ForwardPlan
 
 WARP = 32  # threads
-QUERY_TILES = 2  # of one thread block, in turn
 ROWS = 128  # queries of a tile: the m of one tcgen05.mma and the lanes of tensor memory
 COLUMNS = 512  # of tensor memory
-SLOT = 128  # columns between the scores of both tiles
-STATISTICS = 2  # f32 per row from softmax to correction: a factor, or a maximum and a sum
+SLOTS = 2  # of scores
+SLOT = 128  # columns of tensor memory, of one slot
+STATISTICS = 2  # f32 per row and slot from softmax to correction: a factor, or a maximum and a sum
+PAIRS = 16  # neighbouring pairs of weights, of which `exp2_on_fma` counts
 
 
 @dataclass(frozen=True)
@@ -49,24 +50,29 @@ class Edge:
 
 @dataclass(frozen=True, repr=False)
 class Sm100Plan(ForwardPlan):
-    """`tile_q` counts the rows of both query tiles; `registers_consumer` is softmax's, `registers_producer` that of the
-    warps that load, multiply and store."""
+    """`tile_q` counts the rows of all query tiles; `stages` counts parts of K and V in flight, in one ring;
+    `registers_consumer` is softmax's, `registers_producer` that of the warps that load, multiply and store."""
 
+    query_tiles: int  # of a thread block: 2 use their slot of scores in turn; 1 has both slots, in turn
+    part: int  # elements: rows of K and V pass through shared memory in parts of at most this width
     registers_correction: int  # per thread, setmaxnreg
-    threshold: float  # in base 2: how far scores may rise above a row's reference before the output is rescaled
+    threshold: (
+        float  # in base 2: how far scores may rise above a row's reference before the output is rescaled; 0: exact
+    )
+    exp2_on_fma: int  # of 16 neighbouring pairs of weights, those whose exponentials are a polynomial on FMA units
 
     @property
     def roles(self) -> tuple[WarpRole, ...]:
         """Who does what, by warps. Both warpgroups of softmax have one role name: each serves one query tile."""
         other = self.registers_producer
+        first = 4 * self.query_tiles
         return (
-            WarpRole("softmax", 0, 4, self.registers_consumer),
-            WarpRole("softmax", 4, 4, self.registers_consumer),
-            WarpRole("correction", 8, 4, self.registers_correction),
-            WarpRole("mma", 12, 1, other),
-            WarpRole("load", 13, 1, other),
-            WarpRole("epilogue", 14, 1, other),
-            WarpRole("idle", 15, 1, other),
+            *(WarpRole("softmax", 4 * tile, 4, self.registers_consumer) for tile in range(self.query_tiles)),
+            WarpRole("correction", first, 4, self.registers_correction),
+            WarpRole("mma", first + 4, 1, other),
+            WarpRole("load", first + 5, 1, other),
+            WarpRole("epilogue", first + 6, 1, other),
+            WarpRole("idle", first + 7, 1, other),
         )
 
     def role(self, name: str) -> WarpRole:
@@ -78,26 +84,34 @@ class Sm100Plan(ForwardPlan):
         return sum(role.threads for role in self.roles)
 
     @property
+    def keys_ahead(self) -> bool:
+        """Whether keys run one tile ahead of values: with one query tile, the next scores are made before an output."""
+        return self.query_tiles == 1
+
+    @property
+    def by_tma(self) -> bool:
+        """Whether rows of Q and O go by TMA: if a query tile ends with all packed heads of a query."""
+        return ROWS % self.pack == 0
+
+    @property
     def edges(self) -> tuple[Edge, ...]:
         """The mbarriers in their order in shared memory."""
         softmax, correction = self.role("softmax").threads, self.role("correction").threads
+        queries = 1 if self.by_tma else self.role("load").threads
         return (
-            Edge("q_full", QUERY_TILES, (("load", 1),), "queries have landed"),
-            Edge("k_full", self.stages, (("load", 1),), "keys have landed"),
-            Edge("k_empty", self.stages, (("mma", 1),), "keys are used up"),
-            Edge("v_full", self.stages, (("load", 1),), "values have landed"),
-            Edge("v_empty", self.stages, (("mma", 1),), "values are used up"),
-            Edge("s_full", QUERY_TILES, (("mma", 1),), "scores are there, and the output before them is complete"),
+            Edge("q_full", self.query_tiles, (("load", queries),), "queries have landed"),
+            Edge("kv_full", self.stages, (("load", 1),), "a part of keys or values has landed"),
+            Edge("kv_empty", self.stages, (("mma", 1),), "a part of keys or values is used up"),
+            Edge("s_full", SLOTS, (("mma", 1),), "scores are there; with two query tiles, the output before them too"),
             Edge(
                 "p_full",
-                QUERY_TILES,
+                SLOTS,
                 (("softmax", softmax), ("correction", correction)),
-                "weights are there and the output is rescaled",
+                "weights are there, statistics are read and the output is rescaled",
             ),
-            Edge("stats_full", QUERY_TILES, (("softmax", softmax),), "statistics of rows are there"),
-            Edge("stats_empty", QUERY_TILES, (("correction", correction),), "statistics are read"),
-            Edge("o_full", QUERY_TILES, (("mma", 1),), "the output is complete"),
-            Edge("o_staged", QUERY_TILES, (("correction", correction),), "the output lies in shared memory"),
+            Edge("stats_full", SLOTS, (("softmax", softmax),), "statistics of rows are there"),
+            Edge("o_full", self.query_tiles, (("mma", 1),), "the output is complete; of one query tile, so far"),
+            Edge("o_staged", self.query_tiles, (("correction", correction),), "the output lies in shared memory"),
         )
 
     def barrier(self, name: str) -> int:
@@ -115,6 +129,29 @@ class Sm100Plan(ForwardPlan):
         return sum(edge.slots for edge in self.edges)
 
     @property
+    def k_part(self) -> int:
+        """Elements of a row of K in one part."""
+        return min(self.part, self.dim_padded)
+
+    @property
+    def v_part(self) -> int:
+        """Elements of a row of V in one part."""
+        return min(self.part, self.dim_v_padded)
+
+    @property
+    def k_parts(self) -> int:
+        return self.dim_padded // self.k_part
+
+    @property
+    def v_parts(self) -> int:
+        return self.dim_v_padded // self.v_part
+
+    @property
+    def part_elements(self) -> int:
+        """Elements of shared memory of one part of K or V."""
+        return self.tile_k * max(self.k_part, self.v_part)
+
+    @property
     def query_elements(self) -> int:
         """Elements of shared memory that a query tile, and later its output, has."""
         return ROWS * max(self.dim_padded, self.dim_v_padded)
@@ -122,12 +159,11 @@ class Sm100Plan(ForwardPlan):
     @property
     def shared_map(self) -> tuple[tuple[str, int], ...]:
         size = ELEMENT_BYTES[self.dtype]
+        words = 4 * STATISTICS * SLOTS * ROWS + 16  # and the address of tensor memory
         regions = (
-            ("barriers", BARRIER_BYTES * self.barriers + BARRIER_BYTES),  # and the address of tensor memory
-            ("statistics", 4 * STATISTICS * QUERY_TILES * ROWS),
-            ("q, then o", QUERY_TILES * self.query_elements * size),
-            ("k ring", self.stages * self.tile_k * self.dim_padded * size),
-            ("v ring", self.stages * self.tile_k * self.dim_v_padded * size),
+            ("barriers and statistics", BARRIER_BYTES * self.barriers + words),
+            ("q, then o", self.query_tiles * self.query_elements * size),
+            ("k and v ring", self.stages * self.part_elements * size),
         )
         return tuple((name, -(-bytes_ // SHARED_ALIGNMENT) * SHARED_ALIGNMENT) for name, bytes_ in regions)
 
@@ -135,11 +171,11 @@ class Sm100Plan(ForwardPlan):
     def tmem_map(self) -> tuple[tuple[str, int, int], ...]:
         """(name, first column, columns) of tensor memory. Weights lie over the upper half of the scores' slot."""
         found = []
-        for tile in range(QUERY_TILES):
-            found.append((f"s{tile}", tile * SLOT, self.tile_k))
-            found.append((f"p{tile}", tile * SLOT + SLOT // 2, self.tile_k // 2))
-        for tile in range(QUERY_TILES):
-            found.append((f"o{tile}", QUERY_TILES * SLOT + tile * self.dim_v_padded, self.dim_v_padded))
+        for slot in range(SLOTS):
+            found.append((f"s{slot}", slot * SLOT, self.tile_k))
+            found.append((f"p{slot}", slot * SLOT + SLOT // 2, self.tile_k // 2))
+        for tile in range(self.query_tiles):
+            found.append((f"o{tile}", SLOTS * SLOT + tile * self.dim_v_padded, self.dim_v_padded))
         return tuple(found)
 
     def column(self, name: str) -> int:

@@ -6,11 +6,17 @@ from cutlass import Float32, Int32, const_expr
 
 from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.softmax import LN_2, LOG2_E, normalised
-from attn_dsl.kernels.common.tiles import tile_bounds
+from attn_dsl.kernels.sm100.forward.turns import next_scores
+from attn_dsl.kernels.sm100.forward.visits import first_row_of, query_of, visits
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
-from attn_dsl.lowering.forward.sm100_plan import QUERY_TILES, ROWS
 
 COLUMNS = 16  # of the output at a time
+
+
+def scaled(row: cute.Tensor, factor: Float32) -> None:
+    """Multiplies every element with `factor`."""
+    for pair in range(0, cute.size(row), 2):
+        row[pair], row[pair + 1] = cute.arch.mul_packed_f32x2((row[pair], row[pair + 1]), (factor, factor))
 
 
 @cute.jit
@@ -22,8 +28,7 @@ def rescale(
     for column in cutlass.range_constexpr(0, plan.dim_v_padded, COLUMNS):
         row = load_row(memory, first + column, COLUMNS, COLUMNS, thread)
         cute.arch.fence_view_async_tmem_load()
-        for pair in cutlass.range_constexpr(0, COLUMNS, 2):
-            row[pair], row[pair + 1] = cute.arch.mul_packed_f32x2((row[pair], row[pair + 1]), (factor, factor))
+        scaled(row, factor)
         store_row(memory, first + column, row, COLUMNS, thread)
     cute.arch.fence_view_async_tmem_store()
 
@@ -35,24 +40,23 @@ def stage(
     sO: cute.Tensor,
     place: cutlass.Constexpr[int],
     factor: Float32,
-    visited: cutlass.Boolean,
+    visited: cutlass.Constexpr[bool],
     thread: Int32,
 ) -> None:
-    """Writes this thread's row of the output, times `factor` and rounded, to shared memory."""
+    """Writes this thread's row of the output, times `factor` and rounded, to shared memory; zeros if there is none."""
     first = plan.column(f"o{place}")
     vector = 128 // sO.element_type.width
     store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), sO.element_type, num_bits_per_copy=128)
     vectors = cute.flat_divide(sO[thread, None], (vector,))
     for column in cutlass.range_constexpr(0, plan.dim_v_padded, COLUMNS):
-        row = cute.make_rmem_tensor(COLUMNS, Float32)
-        row.fill(0.0)
-        if visited:
-            loaded = load_row(memory, first + column, COLUMNS, COLUMNS, thread)
-            cute.arch.fence_view_async_tmem_load()
-            for place_in in cutlass.range_constexpr(COLUMNS):
-                row[place_in] = loaded[place_in] * factor
         rounded = cute.make_rmem_tensor(COLUMNS, sO.element_type)
-        rounded.store(row.load().to(sO.element_type))
+        if const_expr(visited):
+            row = load_row(memory, first + column, COLUMNS, COLUMNS, thread)
+            cute.arch.fence_view_async_tmem_load()
+            scaled(row, factor)
+            rounded.store(row.load().to(sO.element_type))
+        else:
+            rounded.fill(0.0)
         pieces = cute.flat_divide(rounded, (vector,))
         for piece in cutlass.range_constexpr(COLUMNS // vector):
             cute.copy(store, pieces[None, piece], vectors[None, column // vector + piece])
@@ -67,45 +71,64 @@ def correct_tiles(
     statistics: cute.Tensor,
     o_tiles: Values,
     mLSE: cute.Tensor,
-    first_row: Int32,
-    last_row: Int32,
+    tile: Int32,
     thread: Int32,
 ) -> None:
-    """Rescales and finishes both query tiles; a thread works on one row of each."""
-    bounds = tile_bounds(plan, scope.fresh(), first_row, last_row)
-    last_visited = bounds.last_visited
-    visited = bounds.first >= 0
-    n, turn, is_first = bounds.first, Int32(0), cutlass.Boolean(True)
+    """Rescales and finishes all query tiles; a thread works on one row of each.
+
+    Bit i of `begun` and `turns` is of query tile i: there is an output, the parity of the phase in which its next
+    statistics come.
+    """
+    seen = visits(plan, scope.fresh(), tile)
+    following, sees, n = seen.following, seen.sees, seen.first
+    begun, turns = Int32(0), Int32(0)
+    slot, outputs = Int32(0), Int32(1)  # with one query tile: the slot of the scores, the parity of the last output
     while n >= 0:
-        for place in cutlass.range_constexpr(QUERY_TILES):
-            barriers.wait("stats_full", place, turn)
-            factor = statistics[thread, place, 0]
-            barriers.arrive("stats_empty", place)
-            changes = cute.arch.vote_any_sync(factor != 1.0)
-            # there is no output before the first tile; later, scores that are there say that it is complete
-            if changes and not is_first:
-                fence_after()
-                rescale(plan, memory, place, factor, thread)
-                fence_before()
-            barriers.arrive("p_full", place)
-        is_first = cutlass.Boolean(False)
-        turn ^= 1
-        n = last_visited(n - 1)
-    sink = None
-    if const_expr(plan.sink is not None):
-        (logit,) = scope.fresh().uniform(plan.sink)
-        sink = logit * LOG2_E
-    for place in cutlass.range_constexpr(QUERY_TILES):
-        barriers.wait("stats_full", place, turn)
-        largest, total = statistics[thread, place, 0], statistics[thread, place, 1]
+        for place in cutlass.range_constexpr(plan.query_tiles):
+            if sees(place, n):
+                at = slot if const_expr(plan.keys_ahead) else place
+                bit = 1 << place
+                barriers.wait("stats_full", at, turns >> place & 1)
+                factor = statistics[thread, at, 0]
+                changes = cute.arch.vote_any_sync(factor != 1.0)
+                if const_expr(plan.keys_ahead):
+                    # every phase is waited for: by its parity alone it is not told from the one before the last
+                    if begun != 0:
+                        barriers.wait("o_full", 0, outputs)
+                # there is no output before the first tile; with more than one query tile, scores that are there say
+                # that the output before them is complete
+                if changes and begun & bit != 0:
+                    fence_after()
+                    rescale(plan, memory, place, factor, thread)
+                    fence_before()
+                barriers.arrive("p_full", at)
+                begun |= bit
+                if const_expr(plan.keys_ahead):
+                    slot, turns = next_scores(plan, slot, turns)
+                    outputs ^= 1
+                else:
+                    turns ^= bit
+        n = following(n)
+    for place in cutlass.range_constexpr(plan.query_tiles):
+        at = slot if const_expr(plan.keys_ahead) else place
+        barriers.wait("stats_full", at, turns >> place & 1)
+        largest, total = statistics[thread, at, 0], statistics[thread, at, 1]
+        row = first_row_of(plan, tile, place) + thread
+        q_idx = query_of(plan, row)
+        head = scope.h if const_expr(plan.pack == 1) else scope.h + row - q_idx * plan.pack
+        sink = None
+        if const_expr(plan.sink is not None):
+            ending = scope.fresh()
+            sink = ending.evaluate([plan.sink], row=ending.row(q_idx, head))[0] * LOG2_E
         factor, lse = normalised(largest, total, sink)
-        row = first_row + place * ROWS + thread
-        if row < scope.seq_q:
-            mLSE[row, scope.h, scope.b] = lse if const_expr(plan.lse_base == "2") else lse * LN_2
-        if visited:
-            barriers.wait("o_full", place, Int32(0))
+        if q_idx < scope.seq_q:
+            mLSE[q_idx, head, scope.b] = lse if const_expr(plan.lse_base == "2") else lse * LN_2
+        if begun & 1 << place != 0:
+            barriers.wait("o_full", place, outputs if const_expr(plan.keys_ahead) else Int32(0))
             fence_after()
-        stage(plan, memory, o_tiles[place], place, factor, visited, thread)
+            stage(plan, memory, o_tiles[place], place, factor, True, thread)
+        else:
+            stage(plan, memory, o_tiles[place], place, factor, False, thread)
         # what threads wrote must be visible to the copy engine before it is told
         cute.arch.fence_view_async_shared()
         barriers.arrive("o_staged", place)

@@ -1,13 +1,14 @@
 """The SM100 forward kernel of a plan: what a launch prepares, and who does what inside a thread block.
 
-    warps 0-3, 4-7   softmax of query tile 0 and 1; a thread holds a row
-    warps 8-11       correction: rescales both outputs in tensor memory, and finishes them
-    warp 12          MMA: owns tensor memory, issues all matrix products
-    warp 13          load: TMA of Q once, of K and V into rings of `stages` tiles each
-    warp 14          epilogue: TMA of O
+    softmax      a warpgroup per query tile; a thread holds a row
+    correction   a warpgroup: rescales outputs in tensor memory, and finishes them
+    mma          a warp: owns tensor memory, issues all matrix products
+    load         a warp: Q once, then K and V into one ring of `stages` parts
+    epilogue     a warp: O
 
-One thread block works on two tiles of 128 queries of one head. Shared memory: barriers, statistics of rows, Q (later
-O), K ring, V ring. Tensor memory: two tiles of scores, in whose upper halves weights lie, and two outputs.
+One thread block works on one or two tiles of 128 queries of one head; their rows are pairs of query and head where
+heads are packed. Shared memory: barriers, statistics of rows, Q (later O), the ring. Tensor memory: two slots of
+scores, in whose upper halves weights lie, and the outputs.
 """
 
 from typing import Any
@@ -17,7 +18,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 from cutlass.cute.nvgpu import cpasync
 
-from attn_dsl.kernels.common.launch import ELEMENTS, Values, permuted, split_arguments, tile_layout
+from attn_dsl.kernels.common.launch import ELEMENTS, Values, ordered, split_arguments, tile_layout
 from attn_dsl.kernels.common.leaves import Scope
 from attn_dsl.kernels.common.scheduler import tile_of_block
 from attn_dsl.kernels.mma_sm100_desc import start_address
@@ -25,12 +26,12 @@ from attn_dsl.kernels.sm100.forward.barriers import Barriers
 from attn_dsl.kernels.sm100.forward.correction import correct_tiles
 from attn_dsl.kernels.sm100.forward.epilogue import store_tiles
 from attn_dsl.kernels.sm100.forward.load import load_tiles
-from attn_dsl.kernels.sm100.forward.mma import multiply_tiles
+from attn_dsl.kernels.sm100.forward.mma import multiply_ahead, multiply_in_turns
 from attn_dsl.kernels.sm100.forward.softmax import softmax_tiles
 from attn_dsl.kernels.sm100.operands import operands
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before
 from attn_dsl.lowering.forward.plan import SHARED_ALIGNMENT
-from attn_dsl.lowering.forward.sm100_plan import COLUMNS, QUERY_TILES, ROWS, STATISTICS, Sm100Plan
+from attn_dsl.lowering.forward.sm100_plan import COLUMNS, ROWS, SLOTS, STATISTICS, WARP, Sm100Plan
 
 
 def shared_storage(plan: Sm100Plan, element: Any) -> Any:
@@ -40,20 +41,24 @@ def shared_storage(plan: Sm100Plan, element: Any) -> Any:
         return cute.struct.Align[cute.struct.MemRange[element, size], SHARED_ALIGNMENT]
 
     # O takes the place of Q
-    q_region: Any = region(QUERY_TILES * plan.query_elements)
-    k_region: Any = region(plan.stages * plan.tile_k * plan.dim_padded)
-    v_region: Any = region(plan.stages * plan.tile_k * plan.dim_v_padded)
+    q_region: Any = region(plan.query_tiles * plan.query_elements)
+    ring_region: Any = region(plan.stages * plan.part_elements)
 
     @cute.struct
     class Shared:
         barriers: cute.struct.MemRange[Int64, plan.barriers]
         tensor_memory: Int32
-        statistics: cute.struct.Align[cute.struct.MemRange[Float32, STATISTICS * QUERY_TILES * ROWS], 16]
+        statistics: cute.struct.Align[cute.struct.MemRange[Float32, STATISTICS * SLOTS * ROWS], 16]
         q: q_region
-        k: k_region
-        v: v_region
+        ring: ring_region
 
     return Shared
+
+
+def ring_tensor(plan: Sm100Plan, ring: Any, layout: Any, element: Any) -> Any:
+    """The ring as (rows, columns, slots) of parts of K or of V; a slot has room for either."""
+    slots = cute.append(layout.outer, cute.make_layout(plan.stages, stride=plan.part_elements))
+    return cute.make_tensor(cute.recast_ptr(ring, layout.inner, dtype=element), slots)
 
 
 class Forward:
@@ -83,41 +88,31 @@ class Forward:
         """
         plan = self.plan
         element, o_element = ELEMENTS[plan.dtype], ELEMENTS[plan.o_dtype]
-        mQ = permuted(mQ, plan.q_axes, ("seq_q", "dim", "heads", "batch"))
-        kv_heads = "kv_heads" if const_expr("kv_heads" in plan.k_axes) else "heads"
-        dim_v = "dim_v" if const_expr("dim_v" in plan.v_axes) else "dim"
-        mK = permuted(mK, plan.k_axes, ("seq_k", "dim", kv_heads, "batch"))
-        mV = permuted(mV, plan.v_axes, ("seq_k", dim_v, kv_heads, "batch"))
-        mO = permuted(mO, plan.o_axes, ("seq_q", dim_v, "heads", "batch"))
-        mLSE = permuted(mLSE, plan.lse_axes, ("seq_q", "heads", "batch"))
-
+        mQ, mK, mV, mO, mLSE = ordered(plan, mQ, mK, mV, mO, mLSE)
         q_layout = tile_layout(element, ROWS, plan.dim_padded)
-        k_layout = tile_layout(element, plan.tile_k, plan.dim_padded)
-        v_layout = tile_layout(element, plan.tile_k, plan.dim_v_padded)
+        k_layout = tile_layout(element, plan.tile_k, plan.k_part)
+        v_layout = tile_layout(element, plan.tile_k, plan.v_part)
         o_layout = tile_layout(o_element, ROWS, plan.dim_v_padded)
+        rows = (plan.pack, ROWS // plan.pack)
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-        q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (ROWS, plan.dim_padded))
-        k_atom, k_tensor = cpasync.make_tiled_tma_atom(load, mK, k_layout, (plan.tile_k, plan.dim_padded))
-        v_atom, v_tensor = cpasync.make_tiled_tma_atom(load, mV, v_layout, (plan.tile_k, plan.dim_v_padded))
-        o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_layout, (ROWS, plan.dim_v_padded))
-        tiles = cute.ceil_div(mQ.shape[0], plan.tile_q)
+        q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (rows, plan.dim_padded))
+        k_atom, k_tensor = cpasync.make_tiled_tma_atom(load, mK, k_layout, (plan.tile_k, plan.k_part))
+        v_atom, v_tensor = cpasync.make_tiled_tma_atom(load, mV, v_layout, (plan.tile_k, plan.v_part))
+        o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_layout, (rows, plan.dim_v_padded))
+        heads, seq_q = mQ.shape[0]
+        tiles = cute.ceil_div(seq_q * plan.pack, plan.tile_q)
         self.kernel(
             (q_atom, k_atom, v_atom, o_atom),
             (q_tensor, k_tensor, v_tensor, o_tensor),
-            (
-                q_layout,
-                tile_layout(element, plan.tile_k, plan.dim_padded, plan.stages),
-                tile_layout(element, plan.tile_k, plan.dim_v_padded, plan.stages),
-                o_layout,
-            ),
+            (q_layout, k_layout, v_layout, o_layout),
             mLSE,
             arguments,
-            mQ.shape[0],
-            mQ.shape[2] // mK.shape[2],
+            seq_q,
+            heads // mK.shape[2],
             operands(plan, element, q_layout, k_layout, v_layout),
             shared_storage(plan, element),
         ).launch(
-            grid=(tiles * mQ.shape[2] * mQ.shape[3], 1, 1),
+            grid=(tiles * (heads // plan.pack) * mQ.shape[2], 1, 1),
             block=(plan.threads, 1, 1),
             stream=stream,
             min_blocks_per_mp=1,
@@ -136,7 +131,7 @@ class Forward:
         products: cutlass.Constexpr,
         Shared: cutlass.Constexpr,
     ) -> None:
-        """Two tiles of queries of one head."""
+        """The query tiles of one thread block."""
         plan = self.plan
         element, o_element = ELEMENTS[plan.dtype], ELEMENTS[plan.o_dtype]
         q_atom, k_atom, v_atom, o_atom = atoms
@@ -162,54 +157,43 @@ class Forward:
         memory = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.tensor_memory.ptr)
 
         q_tiles, o_tiles = [], []
-        for place in cutlass.range_constexpr(QUERY_TILES):
+        for place in cutlass.range_constexpr(plan.query_tiles):
             region = storage.q.data_ptr() + place * plan.query_elements
             q_pointer = cute.recast_ptr(region, q_layout.inner, dtype=element)
             o_pointer = cute.recast_ptr(region, o_layout.inner, dtype=o_element)
             q_tiles.append(cute.make_tensor(q_pointer, q_layout.outer))
             o_tiles.append(cute.make_tensor(o_pointer, o_layout.outer))
-        sK = storage.k.get_tensor(k_layout.outer, swizzle=k_layout.inner)
-        sV = storage.v.get_tensor(v_layout.outer, swizzle=v_layout.inner)
-        statistics = storage.statistics.get_tensor(cute.make_layout((ROWS, QUERY_TILES, STATISTICS)))
+        sK = ring_tensor(plan, storage.ring.data_ptr(), k_layout, element)
+        sV = ring_tensor(plan, storage.ring.data_ptr(), v_layout, element)
+        statistics = storage.statistics.get_tensor(cute.make_layout((ROWS, SLOTS, STATISTICS)))
 
         seq_k, pairs_per_section = arguments[:2]
-        tiles = cute.ceil_div(seq_q, plan.tile_q)
-        heads, batch = mQ.shape[2], mQ.shape[3]
-        tile, head, entry = tile_of_block(tiles, heads, batch, pairs_per_section, plan.order == "longest_first")
+        tiles = cute.ceil_div(seq_q * plan.pack, plan.tile_q)
+        heads, batch = mQ.shape[0][0] // plan.pack, mQ.shape[2]
+        tile, place, entry = tile_of_block(tiles, heads, batch, pairs_per_section, plan.order == "longest_first")
+        head = place * plan.pack
         scope = Scope(plan, split_arguments(plan, arguments[2:]), entry, head, head // group, seq_q, seq_k)
-        first_row = tile * plan.tile_q
-        last_row = cutlass.min(first_row + plan.tile_q, seq_q) - 1
         thread = cute.arch.thread_idx()[0] % ROWS
         if warp < correction:
             cute.arch.setmaxregister_increase(plan.registers_consumer)
-            place = warp // (ROWS // 32)
-            softmax_tiles(plan, scope, barriers, memory, statistics, element, first_row, last_row, place, thread)
+            query_tile = warp // (ROWS // WARP)
+            softmax_tiles(plan, scope, barriers, memory, statistics, element, tile, query_tile, thread)
         elif warp < mma:
             cute.arch.setmaxregister_decrease(plan.registers_correction)
-            correct_tiles(plan, scope, barriers, memory, statistics, o_tiles, mLSE, first_row, last_row, thread)
+            correct_tiles(plan, scope, barriers, memory, statistics, o_tiles, mLSE, tile, thread)
         else:
             cute.arch.setmaxregister_decrease(plan.registers_producer)
             if warp == mma:
                 starts = (
                     [start_address(pointer.toint()) for pointer in [tensor.iterator for tensor in q_tiles]],
-                    start_address(storage.k.data_ptr().toint()),
-                    start_address(storage.v.data_ptr().toint()),
+                    start_address(storage.ring.data_ptr().toint()),
                 )
-                multiply_tiles(plan, scope, barriers, products, memory.toint(), starts, first_row, last_row)
+                multiply = multiply_ahead if const_expr(plan.keys_ahead) else multiply_in_turns
+                multiply(plan, scope, barriers, products, memory.toint(), starts, tile)
             elif warp == load:
-                load_tiles(
-                    plan,
-                    scope,
-                    barriers,
-                    (q_atom, k_atom, v_atom),
-                    (mQ, mK, mV),
-                    (q_tiles, sK, sV),
-                    tile,
-                    first_row,
-                    last_row,
-                )
+                load_tiles(plan, scope, barriers, (q_atom, k_atom, v_atom), (mQ, mK, mV), (q_tiles, sK, sV), tile)
             elif warp == epilogue:
-                store_tiles(plan, scope, barriers, o_atom, mO, o_tiles, tile, first_row)
+                store_tiles(plan, scope, barriers, o_atom, mO, o_tiles, tile)
         fence_before()
         cute.arch.sync_threads()
         if warp == mma:

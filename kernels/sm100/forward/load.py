@@ -1,12 +1,16 @@
-"""The load warp: both tiles of queries once, then keys and values of every visited tile, from right to left."""
+"""The load warp: the queries once, then keys and values of every visited tile, from right to left.
+
+Rows of K and V come in parts, through one ring: all parts of a tile of keys, then all of a tile of values.
+"""
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, const_expr
 
 from attn_dsl.kernels.common.launch import Values, tma_copy
-from attn_dsl.kernels.common.tiles import tile_bounds
-from attn_dsl.lowering.forward.sm100_plan import QUERY_TILES, ROWS
+from attn_dsl.kernels.sm100.forward.turns import next_part
+from attn_dsl.kernels.sm100.forward.visits import visits
+from attn_dsl.lowering.forward.sm100_plan import ROWS
 
 
 @cute.jit
@@ -27,6 +31,27 @@ def fetch(
 
 
 @cute.jit
+def fetch_parts(
+    barriers: cutlass.Constexpr,
+    parts: cutlass.Constexpr[int],
+    atom: cute.CopyAtom,
+    source: cute.Tensor,
+    target: cute.Tensor,
+    n: Int32,
+    slot: Int32,
+    parity: Int32,
+) -> tuple[Int32, Int32]:
+    """Copies all parts of key tile `n` into the ring at (slot, parity); returns the place after them."""
+    element_bytes = target.element_type.width // 8
+    bytes_ = cute.size(target, mode=[0]) * element_bytes
+    for part in cutlass.range_constexpr(parts):
+        barriers.wait("kv_empty", slot, parity ^ 1)
+        fetch(barriers, "kv_full", slot, bytes_, atom, source[None, n, part], target[None, slot])
+        slot, parity = next_part(barriers.plan, slot, parity)
+    return slot, parity
+
+
+@cute.jit
 def load_tiles(
     plan: cutlass.Constexpr,
     scope: cutlass.Constexpr,
@@ -35,42 +60,37 @@ def load_tiles(
     tensors: Values,
     shared: Values,
     tile: Int32,
-    first_row: Int32,
-    last_row: Int32,
 ) -> None:
-    """Fills both rings for one thread block. Run by one warp."""
+    """Fills shared memory for one thread block. Run by one warp."""
     q_atom, k_atom, v_atom = atoms
     mQ, mK, mV = tensors
     q_tiles, sK, sV = shared
-    gQ = cute.local_tile(mQ[None, None, scope.h, scope.b], (ROWS, plan.dim_padded), (None, 0))
-    gK = cute.local_tile(mK[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.dim_padded), (None, 0))
-    gV = cute.local_tile(mV[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.dim_v_padded), (None, 0))
+    gQ = cute.local_tile(mQ[None, None, scope.b], ((plan.pack, ROWS // plan.pack), plan.dim_padded), (None, 0))
+    gK = cute.local_tile(mK[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.k_part), (None, None))
+    gV = cute.local_tile(mV[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.v_part), (None, None))
     k_source, k_target = tma_copy(k_atom, gK, sK)
     v_source, v_target = tma_copy(v_atom, gV, sV)
-    element_bytes = sK.element_type.width // 8
-    k_bytes = plan.tile_k * plan.dim_padded * element_bytes
-    v_bytes = plan.tile_k * plan.dim_v_padded * element_bytes
+    keys = (barriers, plan.k_parts, k_atom, k_source, k_target)
+    values = (barriers, plan.v_parts, v_atom, v_source, v_target)
 
-    bounds = tile_bounds(plan, scope.fresh(), first_row, last_row)
-    last_visited = bounds.last_visited  # an object whose methods are called would be carried by the loop below
-    n = bounds.first
+    seen = visits(plan, scope.fresh(), tile)
+    following, n = seen.following, seen.first  # an object whose methods are called would be carried by the loop below
     if n >= 0:
-        slot, parity = Int32(0), Int32(1)
-        fetch(barriers, "k_full", slot, k_bytes, k_atom, k_source[None, n], k_target[None, slot])
-        for place in cutlass.range_constexpr(QUERY_TILES):
-            q_source, q_target = tma_copy(q_atom, gQ, cute.append_ones(q_tiles[place], up_to_rank=3))
-            q_bytes = ROWS * plan.dim_padded * element_bytes
-            source = q_source[None, tile * QUERY_TILES + place]
-            fetch(barriers, "q_full", Int32(place), q_bytes, q_atom, source, q_target[None, 0])
-        fetch(barriers, "v_full", slot, v_bytes, v_atom, v_source[None, n], v_target[None, slot])
-        n = last_visited(n - 1)
+        slot, parity = fetch_parts(*keys, n, Int32(0), Int32(0))
+        for place in cutlass.range_constexpr(plan.query_tiles):
+            if seen.tiles[place].first >= 0:
+                q_source, q_target = tma_copy(q_atom, gQ, cute.append_ones(q_tiles[place], up_to_rank=3))
+                q_bytes = ROWS * plan.dim_padded * q_tiles[place].element_type.width // 8
+                source = q_source[None, (scope.h // plan.pack, tile * plan.query_tiles + place)]
+                fetch(barriers, "q_full", Int32(place), q_bytes, q_atom, source, q_target[None, 0])
+        if const_expr(not plan.keys_ahead):
+            slot, parity = fetch_parts(*values, n, slot, parity)
+        before = n
+        n = following(n)
         while n >= 0:
-            slot += 1
-            if slot == plan.stages:
-                slot = Int32(0)
-                parity ^= 1
-            barriers.wait("k_empty", slot, parity)
-            fetch(barriers, "k_full", slot, k_bytes, k_atom, k_source[None, n], k_target[None, slot])
-            barriers.wait("v_empty", slot, parity)
-            fetch(barriers, "v_full", slot, v_bytes, v_atom, v_source[None, n], v_target[None, slot])
-            n = last_visited(n - 1)
+            slot, parity = fetch_parts(*keys, n, slot, parity)
+            slot, parity = fetch_parts(*values, before if const_expr(plan.keys_ahead) else n, slot, parity)
+            before = n
+            n = following(n)
+        if const_expr(plan.keys_ahead):
+            fetch_parts(*values, before, slot, parity)

@@ -1,21 +1,38 @@
-"""The MMA warp: one thread issues S = Q K^T and O += P V for both tiles of queries, in turn.
+"""The MMA warp: one thread issues S = Q K^T and O += P V.
 
-While one tile's scores are made into weights, the tensor cores work for the other tile (FlashAttention-4's ping-pong).
-Products of one thread run in the order they are issued, so scores may follow the weights that lie in their place.
+While one tile's scores are made into weights, the tensor cores work for another: with two query tiles for the other of
+them (FlashAttention-4's ping-pong), with one for the scores of the next keys. Products of one thread run in the order
+they are issued, so scores may follow the weights that lie in their place.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Int32, const_expr
 from cutlass.cute.nvgpu import tcgen05
 
 from attn_dsl.kernels.common.launch import Values
-from attn_dsl.kernels.common.tiles import tile_bounds
+from attn_dsl.kernels.sm100.forward.turns import next_scores, parts
+from attn_dsl.kernels.sm100.forward.visits import visits
 from attn_dsl.kernels.sm100.operands import Operands
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, multiply_shared, multiply_tensor
-from attn_dsl.lowering.forward.sm100_plan import QUERY_TILES
+from attn_dsl.lowering.forward.sm100_plan import SLOT
 
 WEIGHT_COLUMNS = 8  # of tensor memory, per instruction: 16 weights of 16 bits
+
+
+@cute.jit
+def wait_for(barriers: cutlass.Constexpr, places: cutlass.Constexpr) -> None:
+    """Waits until parts of K or V have landed."""
+    for slot, parity in places:
+        barriers.wait("kv_full", slot, parity)
+
+
+@cute.jit
+def release(barriers: cutlass.Constexpr, places: cutlass.Constexpr) -> None:
+    """Gives parts back when the products issued so far are done."""
+    with cute.arch.elect_one():
+        for slot, _ in places:
+            tcgen05.commit(barriers.at("kv_empty", slot))
 
 
 @cute.jit
@@ -23,18 +40,20 @@ def scores_of(
     barriers: cutlass.Constexpr,
     operands: cutlass.Constexpr[Operands],
     place: cutlass.Constexpr[int],
+    scores: Int32,
     memory: Int32,
     starts: Values,
-    slot: Int32,
+    places: cutlass.Constexpr,
 ) -> None:
-    """Issues the scores of query tile `place` against the keys in `slot`."""
-    q_starts, k_start, _ = starts
-    plan = barriers.plan
+    """Issues the scores of query tile `place` against the keys at `places` of the ring, into a slot of scores."""
+    q_starts, ring = starts
     with cute.arch.elect_one():
-        k = k_start + slot * operands.k_stage
-        column = memory + plan.column(f"s{place}")
-        multiply_shared(column, operands.q, q_starts[place], operands.k, k, operands.qk)
-        tcgen05.commit(barriers.at("s_full", place))
+        column = memory + scores * SLOT
+        q, k = q_starts[place] + operands.q[0].low, ring + operands.k.low
+        for part in cutlass.range_constexpr(len(places)):
+            start = k + places[part][0] * operands.part
+            multiply_shared(column, operands.q[part], q, operands.k, start, operands.qk, part > 0)
+        tcgen05.commit(barriers.at("s_full", scores))
 
 
 @cute.jit
@@ -42,18 +61,20 @@ def output_of(
     barriers: cutlass.Constexpr,
     operands: cutlass.Constexpr[Operands],
     place: cutlass.Constexpr[int],
+    scores: Int32,
     memory: Int32,
     starts: Values,
-    slot: Int32,
+    places: cutlass.Constexpr,
     accumulate: Int32,
 ) -> None:
-    """Issues the output of query tile `place` for the values in `slot`."""
-    v_start = starts[2]
+    """Issues the output of query tile `place` for the values at `places` of the ring and a slot of weights."""
     plan = barriers.plan
     with cute.arch.elect_one():
-        v = v_start + slot * operands.v_stage
-        target, weights = memory + plan.column(f"o{place}"), memory + plan.column(f"p{place}")
-        multiply_tensor(target, weights, WEIGHT_COLUMNS, operands.v, v, operands.pv, accumulate)
+        weights, v = memory + plan.column("p0") + scores * SLOT, starts[1] + operands.v.low
+        for part in cutlass.range_constexpr(len(places)):
+            target = memory + plan.column(f"o{place}") + part * plan.v_part
+            start = v + places[part][0] * operands.part
+            multiply_tensor(target, weights, WEIGHT_COLUMNS, operands.v, start, operands.pv, accumulate)
 
 
 @cute.jit
@@ -64,56 +85,109 @@ def commit(barriers: cutlass.Constexpr, name: cutlass.Constexpr[str], slot: Int3
 
 
 @cute.jit
-def multiply_tiles(
+def multiply_in_turns(
     plan: cutlass.Constexpr,
     scope: cutlass.Constexpr,
     barriers: cutlass.Constexpr,
     operands: cutlass.Constexpr[Operands],
     memory: Int32,
     starts: Values,
-    first_row: Int32,
-    last_row: Int32,
+    tile: Int32,
 ) -> None:
-    """All products of one thread block. Run by one warp.
+    """All products of a thread block with several query tiles, each with its own slot of scores. Run by one warp.
 
-    `memory` is the address of tensor memory; `starts` are the start address fields of both query tiles, K and V.
+    `memory` is the address of tensor memory; `starts` are the start address fields of the query tiles and of the ring.
+    Bit i of `waiting`, `begun` and `turns` is of query tile i: weights are to come, there is an output, the parity of
+    the phase in which its weights come.
     """
-    bounds = tile_bounds(plan, scope.fresh(), first_row, last_row)
-    last_visited = bounds.last_visited
-    n = bounds.first
+    seen = visits(plan, scope.fresh(), tile)
+    following, sees, n = seen.following, seen.sees, seen.first
     if n >= 0:
-        slot, parity = Int32(0), Int32(0)
-        barriers.wait("k_full", slot, parity)
-        for place in cutlass.range_constexpr(QUERY_TILES):
-            barriers.wait("q_full", place, Int32(0))
-            fence_after()
-            scores_of(barriers, operands, place, memory, starts, slot)
-        commit(barriers, "k_empty", slot)
-        accumulate, turn = Int32(0), Int32(0)
-        n = last_visited(n - 1)
-        while n >= 0:
-            before, parity_before = slot, parity
-            slot += 1
-            if slot == plan.stages:
-                slot = Int32(0)
-                parity ^= 1
-            barriers.wait("v_full", before, parity_before)
-            for place in cutlass.range_constexpr(QUERY_TILES):
-                barriers.wait("p_full", place, turn)
+        keys, slot, parity = parts(plan, Int32(0), Int32(0), plan.k_parts)
+        wait_for(barriers, keys)
+        waiting, begun, turns = Int32(0), Int32(0), Int32(0)
+        for place in cutlass.range_constexpr(plan.query_tiles):
+            if seen.tiles[place].first >= 0:
+                barriers.wait("q_full", place, Int32(0))
+            if sees(place, n):
                 fence_after()
-                output_of(barriers, operands, place, memory, starts, before, accumulate)
-                if place == QUERY_TILES - 1:
-                    commit(barriers, "v_empty", before)
-                if place == 0:
-                    barriers.wait("k_full", slot, parity)
-                scores_of(barriers, operands, place, memory, starts, slot)
-            commit(barriers, "k_empty", slot)
-            accumulate = Int32(1)
-            turn ^= 1
-            n = last_visited(n - 1)
-        barriers.wait("v_full", slot, parity)
-        for place in cutlass.range_constexpr(QUERY_TILES):
-            barriers.wait("p_full", place, turn)
-            fence_after()
-            output_of(barriers, operands, place, memory, starts, slot, accumulate)
+                scores_of(barriers, operands, place, Int32(place), memory, starts, keys)
+                waiting |= 1 << place
+        release(barriers, keys)
+        n = following(n)
+        while n >= 0:
+            values, slot, parity = parts(plan, slot, parity, plan.v_parts)
+            new_keys, slot, parity = parts(plan, slot, parity, plan.k_parts)
+            wait_for(barriers, values)
+            for place in cutlass.range_constexpr(plan.query_tiles):
+                bit = 1 << place
+                if waiting & bit != 0:
+                    barriers.wait("p_full", place, turns >> place & 1)
+                    fence_after()
+                    output_of(barriers, operands, place, Int32(place), memory, starts, values, begun & bit)
+                    begun |= bit
+                    turns ^= bit
+                if const_expr(place == 0):
+                    wait_for(barriers, new_keys)
+                if const_expr(place == plan.query_tiles - 1):
+                    release(barriers, values)
+                waiting &= ~bit
+                if sees(place, n):
+                    scores_of(barriers, operands, place, Int32(place), memory, starts, new_keys)
+                    waiting |= bit
+            release(barriers, new_keys)
+            n = following(n)
+        last_values, _, _ = parts(plan, slot, parity, plan.v_parts)
+        wait_for(barriers, last_values)
+        for place in cutlass.range_constexpr(plan.query_tiles):
+            bit = 1 << place
+            if waiting & bit != 0:
+                barriers.wait("p_full", place, turns >> place & 1)
+                fence_after()
+                output_of(barriers, operands, place, Int32(place), memory, starts, last_values, begun & bit)
             commit(barriers, "o_full", Int32(place))
+
+
+@cute.jit
+def multiply_ahead(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    barriers: cutlass.Constexpr,
+    operands: cutlass.Constexpr[Operands],
+    memory: Int32,
+    starts: Values,
+    tile: Int32,
+) -> None:
+    """As `multiply_in_turns`, of a thread block with one query tile: the next scores are made before an output."""
+    seen = visits(plan, scope.fresh(), tile)
+    following, n = seen.following, seen.first
+    if n >= 0:
+        keys, slot, parity = parts(plan, Int32(0), Int32(0), plan.k_parts)
+        wait_for(barriers, keys)
+        barriers.wait("q_full", 0, Int32(0))
+        scores, turn = Int32(0), Int32(0)
+        scores_of(barriers, operands, 0, scores, memory, starts, keys)
+        release(barriers, keys)
+        begun = Int32(0)
+        n = following(n)
+        while n >= 0:
+            new_keys, slot, parity = parts(plan, slot, parity, plan.k_parts)
+            values, slot, parity = parts(plan, slot, parity, plan.v_parts)
+            wait_for(barriers, new_keys)
+            scores_of(barriers, operands, 0, scores ^ 1, memory, starts, new_keys)
+            release(barriers, new_keys)
+            wait_for(barriers, values)
+            barriers.wait("p_full", scores, turn)
+            fence_after()
+            output_of(barriers, operands, 0, scores, memory, starts, values, begun)
+            release(barriers, values)
+            commit(barriers, "o_full", Int32(0))
+            begun = Int32(1)
+            scores, turn = next_scores(plan, scores, turn)
+            n = following(n)
+        last_values, _, _ = parts(plan, slot, parity, plan.v_parts)
+        wait_for(barriers, last_values)
+        barriers.wait("p_full", scores, turn)
+        fence_after()
+        output_of(barriers, operands, 0, scores, memory, starts, last_values, begun)
+        commit(barriers, "o_full", Int32(0))

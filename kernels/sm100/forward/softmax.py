@@ -8,49 +8,51 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, const_expr
+from cutlass import Boolean, Float32, Int32, const_expr
 
+from attn_dsl.kernels.common.algebra import instruction
 from attn_dsl.kernels.common.fragment import Fragment
+from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.masks import mask_scores
 from attn_dsl.kernels.common.scores import score_scores
 from attn_dsl.kernels.common.softmax import LOG2_E, exp2
-from attn_dsl.kernels.common.tiles import tile_bounds
+from attn_dsl.kernels.sm100.exp2 import Pair, exp2_pair
+from attn_dsl.kernels.sm100.forward.turns import last_scores, next_scores
+from attn_dsl.kernels.sm100.forward.visits import first_row_of, query_of, query_tile_bounds
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
-from attn_dsl.lowering.forward.sm100_plan import ROWS, SLOT
+from attn_dsl.lowering.forward.sm100_plan import SLOT
 
-CHAINS = 4  # independent chains of a reduction
+CHAINS = 4  # independent chains of a maximum
+SUMS = 2  # independent chains of a sum, of pairs
 LOAD_COLUMNS = 32  # per instruction
 STORE_COLUMNS = 16  # per instruction: 32 weights
 
 
-def largest_of(row: cute.Tensor) -> Float32:
-    """The largest element of `row`."""
-    values = [row[place] for place in range(cute.size(row))]
-    chains = values[:CHAINS]
-    for place, value in enumerate(values[CHAINS:]):
-        chains[place % CHAINS] = cute.arch.fmax(chains[place % CHAINS], value)
-    return cute.arch.fmax(cute.arch.fmax(chains[0], chains[1]), cute.arch.fmax(chains[2], chains[3]))
+def largest_of(values: list[Float32]) -> Float32:
+    """The largest of `values`, two of them per instruction (PTX ISA, max: three operands on sm_100)."""
+    chains, rest = values[:CHAINS], values[CHAINS:]
+    for place in range(0, len(rest), 2):
+        chain = place // 2 % CHAINS
+        chains[chain] = _largest(chains[chain], *rest[place : place + 2])
+    return _largest(_largest(*chains[:3]), chains[3])
 
 
-def sum_of(values: list[Float32]) -> Float32:
-    """The sum of `values`, two chains of pairs."""
-    pairs = [(values[place], values[place + 1]) for place in range(0, len(values), 2)]
-    chains = pairs[:2]
-    for place, pair in enumerate(pairs[2:]):
-        chains[place % 2] = cute.arch.add_packed_f32x2(chains[place % 2], pair)
-    low, high = cute.arch.add_packed_f32x2(*chains)
-    return low + high
+def _largest(*values: Float32) -> Float32:
+    names = ", ".join(f"${place}" for place in range(len(values) + 1))
+    return instruction(f"max.f32 {names};", Float32, ",".join(["=f", *("f" for _ in values)]), *values)
 
 
-def weigh(row: cute.Tensor, scale: Float32, base: Float32) -> Float32:
-    """Replaces every score by exp2(scale * score - base); their sum."""
-    weights: list[Float32] = []
+def weigh(row: cute.Tensor, scale: Float32, base: Float32, on_fma: int, sums: list[Pair]) -> None:
+    """Replaces every score by exp2(scale * score - base), and adds the weights to `sums`."""
     for place in range(0, cute.size(row), 2):
-        pair = cute.arch.fma_packed_f32x2((row[place], row[place + 1]), (scale, scale), (-base, -base))
-        weights += [exp2(value) for value in pair]
-    for place, weight in enumerate(weights):
-        row[place] = weight
-    return sum_of(weights)
+        power = cute.arch.fma_packed_f32x2((row[place], row[place + 1]), (scale, scale), (-base, -base))
+        pair = exp2_pair(power, place // 2, on_fma)
+        row[place], row[place + 1] = pair
+        if len(sums) < SUMS:
+            sums.append(pair)
+        else:
+            chain = place // 2 % SUMS
+            sums[chain] = cute.arch.add_packed_f32x2(sums[chain], pair)
 
 
 def rounded(row: cute.Tensor, element: Any) -> cute.Tensor:
@@ -62,10 +64,61 @@ def rounded(row: cute.Tensor, element: Any) -> cute.Tensor:
     return cute.recast_tensor(narrow, Float32)
 
 
-def fragment_of(plan: Any, row: Int32) -> Fragment:
-    """A thread's scores: all columns of one row."""
+def fragment_of(plan: Any, scope: Any, row: Int32) -> Fragment:
+    """A thread's scores: all columns of one row, a pair of query and packed head."""
     stride = 1 << (plan.tile_k - 1).bit_length()
-    return Fragment(rows=(row,), width=plan.tile_k, stride=stride, count=plan.tile_k, base=Int32(0))
+    q_idx = query_of(plan, row)
+    heads = None if plan.pack == 1 else (scope.h + row - q_idx * plan.pack,)
+    return Fragment(rows=(q_idx,), width=plan.tile_k, stride=stride, count=plan.tile_k, base=Int32(0), heads=heads)
+
+
+@cute.jit
+def step(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    barriers: cutlass.Constexpr,
+    fragment: cutlass.Constexpr,
+    memory: cute.Pointer,
+    statistics: cute.Tensor,
+    element: cutlass.Constexpr,
+    scale: Float32,
+    thread: Int32,
+    state: Values,
+    n: Int32,
+    masked: cutlass.Constexpr[bool],
+) -> tuple[Int32, Int32, Float32, Float32]:
+    """Scores of key tile `n` to weights. `state` is (slot, parity, reference, total) before; returns them after."""
+    slot, parity, reference, total = state
+    scores_at, weights_at = slot * SLOT + plan.column("s0"), slot * SLOT + plan.column("p0")
+    barriers.wait("s_full", slot, parity)
+    fence_after()
+    row = load_row(memory, scores_at, plan.tile_k, LOAD_COLUMNS, thread)
+    cute.arch.fence_view_async_tmem_load()
+    viewed = cute.make_tensor(row.iterator, cute.make_layout((1, plan.tile_k)))
+    score_scores(plan, scope.fresh(), fragment, viewed, n, inside=not masked)
+    if const_expr(masked):
+        mask_scores(plan, scope.fresh(), fragment, viewed, n)
+    largest = largest_of([reference, *(row[place] for place in range(plan.tile_k))])
+    # -inf - -inf is NaN, which is not small either
+    largest = cutlass.select_((largest - reference) * scale <= plan.threshold, reference, largest)
+    # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
+    base = cutlass.select_(largest == -Float32.inf, Float32(0.0), largest) * scale
+    factor = Float32(1.0)
+    if cute.arch.vote_any_sync(largest != reference):
+        factor = cutlass.select_(largest == reference, Float32(1.0), exp2(reference * scale - base))
+    statistics[thread, slot, 0] = factor
+    barriers.arrive("stats_full", slot)
+    sums = [(total * factor, Float32(0.0))]
+    for column in cutlass.range_constexpr(0, plan.tile_k, 2 * STORE_COLUMNS):
+        piece = cute.make_tensor(row.iterator + column, cute.make_layout(2 * STORE_COLUMNS))
+        weigh(piece, scale, base, plan.exp2_on_fma, sums)
+        store_row(memory, weights_at + column // 2, rounded(piece, element), STORE_COLUMNS, thread)
+    cute.arch.fence_view_async_tmem_store()
+    fence_before()
+    barriers.arrive("p_full", slot)
+    low, high = cute.arch.add_packed_f32x2(*sums)
+    slot, parity = next_scores(plan, slot, parity)
+    return slot, parity, largest, low + high
 
 
 @cute.jit
@@ -76,48 +129,33 @@ def softmax_tiles(
     memory: cute.Pointer,
     statistics: cute.Tensor,
     element: cutlass.Constexpr,
-    first_row: Int32,
-    last_row: Int32,
+    tile: Int32,
     place: Int32,
     thread: Int32,
 ) -> None:
-    """The softmax of query tile `place`. Leaves reference and sum of each row in `statistics` (rows, tiles, 2)."""
-    bounds = tile_bounds(plan, scope.fresh(), first_row, last_row)
+    """The softmax of query tile `place`. Leaves reference and sum of each row in `statistics` (rows, slots, 2)."""
+    first_row = first_row_of(plan, tile, place)
+    bounds = query_tile_bounds(plan, scope.fresh(), first_row)
     last_visited, is_full = bounds.last_visited, bounds.is_full
-    fragment = fragment_of(plan, first_row + place * ROWS + thread)
+    fragment = fragment_of(plan, scope, first_row + thread)
     (scale,) = scope.fresh().uniform(plan.scale)
     to_log2 = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
+    fixed = (plan, scope, barriers, fragment, memory, statistics, element, to_log2, thread)
+    slot, parity = Int32(0) if const_expr(plan.keys_ahead) else place, Int32(0)
     reference, total = -Float32.inf, Float32(0.0)
-    n, turn = bounds.first, Int32(0)
-    scores_at, weights_at = place * SLOT + plan.column("s0"), place * SLOT + plan.column("p0")
+    n = bounds.first
+    # a loop for each class of tiles: in one loop, mask code would run for full tiles too, with its results thrown away
     while n >= 0:
-        barriers.wait("s_full", place, turn)
-        fence_after()
-        row = load_row(memory, scores_at, plan.tile_k, LOAD_COLUMNS, thread)
-        cute.arch.fence_view_async_tmem_load()
-        viewed = cute.make_tensor(row.iterator, cute.make_layout((1, plan.tile_k)))
-        score_scores(plan, scope.fresh(), fragment, viewed, n)
-        if not is_full(n):
-            mask_scores(plan, scope.fresh(), fragment, viewed, n)
-        largest = cute.arch.fmax(reference, largest_of(row))
-        # -inf - -inf is NaN, which is not small either
-        largest = cutlass.select_((largest - reference) * to_log2 <= plan.threshold, reference, largest)
-        # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
-        base = cutlass.select_(largest == -Float32.inf, Float32(0.0), largest) * to_log2
-        factor = cutlass.select_(largest == reference, Float32(1.0), exp2(reference * to_log2 - base))
-        barriers.wait("stats_empty", place, turn ^ 1)
-        statistics[thread, place, 0] = factor
-        barriers.arrive("stats_full", place)
-        added = weigh(row, to_log2, base)
-        store_row(memory, weights_at, rounded(row, element), STORE_COLUMNS, thread)
-        cute.arch.fence_view_async_tmem_store()
-        fence_before()
-        barriers.arrive("p_full", place)
-        total = total * factor + added
-        reference = largest
-        turn ^= 1
-        n = last_visited(n - 1)
-    barriers.wait("stats_empty", place, turn ^ 1)
-    statistics[thread, place, 0] = reference * to_log2
-    statistics[thread, place, 1] = total
-    barriers.arrive("stats_full", place)
+        while (n >= 0) & (is_full(n) == Boolean(False)):
+            slot, parity, reference, total = step(*fixed, (slot, parity, reference, total), n, True)
+            n = last_visited(n - 1)
+        while (n >= 0) & is_full(n):
+            slot, parity, reference, total = step(*fixed, (slot, parity, reference, total), n, False)
+            n = last_visited(n - 1)
+    if bounds.first >= 0:
+        # the last factor has been read
+        before, turn = last_scores(plan, slot, parity)
+        barriers.wait("p_full", before, turn)
+    statistics[thread, slot, 0] = reference * to_log2
+    statistics[thread, slot, 1] = total
+    barriers.arrive("stats_full", slot)
