@@ -8,12 +8,15 @@
 Parsing and checking do not import torch; compiling does.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ._version import __version__
 from .api import capabilities, compile, load, parse
 from .diagnostics import (
     AttnDslError,
     AttnSyntaxError,
     CallError,
+    ConversionError,
     Diagnostic,
     PlanError,
     SpecError,
@@ -22,19 +25,40 @@ from .diagnostics import (
 from .spec import AttentionSpec
 from .spec.model import UNBOUNDED
 
+if TYPE_CHECKING:
+    from .convert import from_flex, from_triton
+    from .serving import append_kv, merge
+
 __all__ = [
     "UNBOUNDED",
     "AttentionSpec",
     "AttnDslError",
     "AttnSyntaxError",
     "CallError",
+    "ConversionError",
     "Diagnostic",
     "PlanError",
     "SpecError",
     "UnsupportedError",
     "__version__",
+    "append_kv",
     "capabilities",
     "compile",
+    "from_flex",
+    "from_triton",
     "load",
+    "merge",
     "parse",
 ]
+
+
+_WITH_TORCH = {"append_kv": "serving", "from_flex": "convert", "from_triton": "convert", "merge": "serving"}
+
+
+def __getattr__(name: str) -> Any:
+    """Functions on tensors, imported when they are first used because they import torch."""
+    if name in _WITH_TORCH:
+        from importlib import import_module
+
+        return getattr(import_module(f".{_WITH_TORCH[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

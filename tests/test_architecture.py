@@ -87,6 +87,18 @@ ROOMS = (
         external="cuda cutlass torch tvm_ffi",
         why="compiles, caches and launches what the other rooms decided; the reference is one of its targets",
     ),
+    room(
+        "convert",
+        may="diagnostics expr runtime spec syntax",
+        external="torch",
+        why="writes texts of the language from other tools' functions; what a text means is the checker's business",
+    ),
+    room(
+        "serving",
+        may="diagnostics runtime",
+        external="torch",
+        why="works on results and on storage, whatever spec or kernel they are of",
+    ),
     room("cli", may="*", external="PIL numpy torch", why="a user of the whole package; numpy reads .npy files"),
     room("", may="*", external="torch", why="the facade puts the rooms together"),
 )

@@ -36,10 +36,10 @@ def check_buffer(
     if buffer.device != call.device:
         problems.error("E278", f"{name} is on {buffer.device}, expected {call.device}, where the inputs are")
         return
-    if _overlaps_itself(buffer):
+    if overlaps_itself(buffer):
         problems.error("E278", f"two elements of {name} share memory (strides {list(buffer.stride())})")
     for other_name, other in others.items():
-        if _may_share(buffer, other):
+        if may_share(buffer, other):
             problems.error("E278", f"the memory of {name} overlaps the memory of {other_name}")
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (buffer, *others.values())):
         problems.error(
@@ -49,7 +49,8 @@ def check_buffer(
         )
 
 
-def _overlaps_itself(buffer: Tensor) -> bool:
+def overlaps_itself(buffer: Tensor) -> bool:
+    """Whether two elements may lie in the same place."""
     reach = 0  # elements that the axes of smaller stride span
     for stride, extent in sorted(zip(buffer.stride(), buffer.shape, strict=True)):
         if extent > 1:
@@ -59,7 +60,7 @@ def _overlaps_itself(buffer: Tensor) -> bool:
     return False
 
 
-def _may_share(a: Tensor, b: Tensor) -> bool:
+def may_share(a: Tensor, b: Tensor) -> bool:
     """Whether the address ranges meet. Interleaved tensors count as sharing."""
     if a.numel() == 0 or b.numel() == 0:
         return False
