@@ -13,6 +13,7 @@ from typing import Any
 
 UNIT = 16  # bytes: addresses and strides are counted in them
 K_BYTES = 32  # of one row of A or B in one dense instruction
+MAX_COLUMNS = 256  # n of one instruction
 ADDRESS_BITS = 14  # of an address or stride in units
 CORE_ROWS = 8  # rows of a core matrix
 ATOM_ROWS_32B = 4  # rows after which the 128-byte swizzle of 32-byte atoms repeats
@@ -107,7 +108,7 @@ OPERANDS = {
 }  # names of CuTe DSL's numeric types
 ACCUMULATORS = {"Float16": CFormat.F16, "Float32": CFormat.F32, "Int32": CFormat.S32}
 _LEGAL_ACCUMULATORS = {
-    _F16: (CFormat.F16, CFormat.F32),
+    _F16: (CFormat.F16, CFormat.F32),  # f16 only of two f16 operands
     _TF32: (CFormat.F32,),
     _F8F6F4: (CFormat.F16, CFormat.F32),
     _I8: (CFormat.S32,),
@@ -139,43 +140,56 @@ def make_instr_desc(
     a_major: Major = Major.K,
     b_major: Major = Major.K,
     *,
+    pair: bool = False,
     negate_a: bool = False,
     negate_b: bool = False,
     saturate: bool = False,
     sparse: bool = False,
     sparsity_selector: int = 0,
+    stationary: bool = False,
     max_shift: MaxShift = MaxShift.NONE,
 ) -> int:
     """The instruction descriptor of D = A B (+ D), with A of m rows and B of n columns.
 
     Args:
         a, b, accumulator: element types, as in CuTe DSL, or their names.
-        m: 64, 128 or 256 (of both thread blocks of a pair together).
-        n: a multiple of 8 from 8 to 256; of 16 where m is 256, and of 16 past 32 where operands are integers.
+        m: 64 or 128; of a pair 128 or 256; of a stationary B 32, 64 or 128.
+        n: see `columns`.
+        pair: two thread blocks multiply together (`.cta_group::2`); m and n are those of both.
         negate_a, negate_b: floats only.
         saturate: integers only.
         sparsity_selector: 0 to 3, with `sparse` only.
+        stationary: B stays in its buffer (`.ws`), by one thread block.
+        max_shift: with `stationary` only.
 
     Raises:
-        DescriptorError: a combination that no instruction has.
+        DescriptorError: a combination that no instruction has (PTX ISA, "Matrix and data movement shape").
     """
     kind_a, kind_b, c = operand_type(a), operand_type(b), accumulator_format(accumulator)
     if kind_a.kind != kind_b.kind:
         raise DescriptorError(f"operands of .kind::{kind_a.kind} and .kind::{kind_b.kind} do not multiply")
     if c not in _LEGAL_ACCUMULATORS[kind_a.kind]:
         raise DescriptorError(f".kind::{kind_a.kind} has no accumulator of {c.name.lower()}")
-    if m not in (64, 128, 256):
-        raise DescriptorError(f"m is {m}; it is 64, 128 or 256")
+    if kind_a.kind == _F16 and c is CFormat.F16 and {kind_a.code, kind_b.code} != {F16F32Format.F16}:
+        raise DescriptorError("an accumulator of f16 takes operands of f16 only, not of bf16")
+    if stationary and pair:
+        raise DescriptorError("a stationary B is not shared by a pair of thread blocks")
+    rows = (32, 64, 128) if stationary else (128, 256) if pair else (64, 128)
+    if m not in rows:
+        raise DescriptorError(f"m is {m}; it is {', '.join(map(str, rows[:-1]))} or {rows[-1]}")
+    legal = columns(kind_a, kind_b, b_major, pair=pair, stationary=stationary)
+    if n not in legal:
+        nearest = min(legal, key=lambda value: abs(value - n))
+        raise DescriptorError(f"n is {n}; with m {m} and .kind::{kind_a.kind} the nearest is {nearest}")
     integers = kind_a.kind == _I8
-    step = 16 if m == 256 or (integers and n > 32) else 8
-    if n % step or not step <= n <= 256:
-        raise DescriptorError(f"n is {n}; with m {m} and .kind::{kind_a.kind} it is a multiple of {step} up to 256")
     if integers and (negate_a or negate_b):
         raise DescriptorError("integer operands are not negated")
     if saturate and not integers:
         raise DescriptorError("only integer accumulators saturate")
     if sparsity_selector not in range(4) or (sparsity_selector and not sparse):
         raise DescriptorError(f"sparsity selector {sparsity_selector}; it is 0 to 3, and 0 for dense operands")
+    if max_shift is not MaxShift.NONE and not stationary:
+        raise DescriptorError("rows are shifted only where B is stationary (.ws)")
     fields = (
         (0, sparsity_selector),
         (2, sparse),
@@ -194,12 +208,29 @@ def make_instr_desc(
     return sum(int(value) << bit for bit, value in fields)
 
 
+def columns(
+    a: OperandType, b: OperandType, b_major: Major, *, pair: bool = False, stationary: bool = False
+) -> tuple[int, ...]:
+    """The legal n of a dense product, in steps of 8, of a pair of thread blocks of 16.
+
+    Steps double where B has 8 bits and is contiguous along n, and where operands are integers and n is more than 32.
+    """
+    if stationary:
+        return 64, 128, 256
+    step = 16 if pair else 8
+    if b.bits == 8 and b_major is Major.MN:
+        step *= 2
+    coarse = step if a.kind != _I8 else max(step, 32 if pair else 16)
+    return tuple(n for n in range(step, MAX_COLUMNS + 1, step) if n <= 32 or n % coarse == 0)
+
+
 def mma_op_to_idesc(op: Any) -> int:
     """The instruction descriptor of a dense MMA operation of `cutlass.cute.nvgpu.tcgen05`."""
     m, n = op.shape_mnk[:2]
+    pair = str(op.cta_group).endswith("TWO")
     majors = [Major.MN if str(major).endswith("MN") else Major.K for major in (op.a_major_mode, op.b_major_mode)]
     saturate = operand_type(op.a_dtype).kind == _I8  # CuTe DSL's integer operation always saturates
-    return make_instr_desc(op.a_dtype, op.b_dtype, op.acc_dtype, m, n, *majors, saturate=saturate)
+    return make_instr_desc(op.a_dtype, op.b_dtype, op.acc_dtype, m, n, *majors, pair=pair, saturate=saturate)
 
 
 # Shared memory
@@ -285,6 +316,10 @@ def make_smem_desc_base(tile: Tile, kind: LayoutType, major: Major) -> int:
     """
     if kind is LayoutType.SWIZZLE_128B_BASE32B and (major is Major.K or tile.bits != 32):
         raise DescriptorError("the swizzle of 32-byte atoms is for 32-bit operands that are contiguous along M or N")
+    if tile.bits == 32 and major is Major.MN and kind is not LayoutType.SWIZZLE_128B_BASE32B:
+        raise DescriptorError(
+            f"32-bit operands that are contiguous along M or N have no {kind.name}, only 32-byte atoms"
+        )
     rows, depth = tile.extent("mn"), K_BYTES * 8 // tile.bits
     if tile.extent("k") < depth:
         raise DescriptorError(f"the operand has {tile.extent('k')} elements along k; one instruction takes {depth}")
