@@ -24,7 +24,7 @@ STORAGE = {
 }
 
 
-def _operand(dtype: str, axes: tuple[str, ...], inner: str, extent: int) -> Any:
+def operand(dtype: str, axes: tuple[str, ...], inner: str, extent: int) -> Any:
     """A tensor for TMA: axis `inner` of a fixed extent and stride 1, everything else decided at a call."""
     element = STORAGE[dtype]
     step = TMA_BYTES * 8 // element.width
@@ -33,7 +33,7 @@ def _operand(dtype: str, axes: tuple[str, ...], inner: str, extent: int) -> Any:
     return cute.runtime.make_fake_tensor(element, shape, stride=stride, assumed_align=TMA_BYTES)
 
 
-def _tensor(dtype: str, rank: int) -> Any:
+def tensor(dtype: str, rank: int) -> Any:
     """A tensor of any shape and strides."""
     element = STORAGE[dtype]
     shape = tuple(cute.sym_int() for _ in range(rank))
@@ -44,7 +44,7 @@ def _tensor(dtype: str, rank: int) -> Any:
 def _parameter(argument: ParamArgument) -> Any:
     if argument.form == "number":
         return Int32(0) if argument.is_int else Float32(0.0)
-    return _tensor(argument.dtype, 1)
+    return tensor(argument.dtype, 1)
 
 
 def compile_template(template: Any, plan: ForwardPlan, arch: str, options: str = "") -> Callable[..., None]:
@@ -56,18 +56,18 @@ def compile_template(template: Any, plan: ForwardPlan, arch: str, options: str =
     arguments = (
         Int32(0),
         Int32(1),
-        *(_tensor(capture.dtype, capture.rank) for capture in plan.captures),
+        *(tensor(capture.dtype, capture.rank) for capture in plan.captures),
         *(_parameter(argument) for argument in plan.params),
         *(Int32(0) for _ in plan.sizes),
-        *(_tensor("i32", 1) for _ in plan.geometry),
+        *(tensor("i32", 1) for _ in plan.geometry),
     )
     return cute.compile(
         template,
-        _operand(plan.dtype, plan.q_axes, "dim", plan.dim),
-        _operand(plan.dtype, plan.k_axes, "dim", plan.dim),
-        _operand(plan.dtype, plan.v_axes, dim_v, plan.dim_v),
-        _operand(plan.o_dtype, plan.o_axes, dim_v, plan.dim_v),
-        _tensor("f32", len(plan.lse_axes)),
+        operand(plan.dtype, plan.q_axes, "dim", plan.dim),
+        operand(plan.dtype, plan.k_axes, "dim", plan.dim),
+        operand(plan.dtype, plan.v_axes, dim_v, plan.dim_v),
+        operand(plan.o_dtype, plan.o_axes, dim_v, plan.dim_v),
+        tensor("f32", len(plan.lse_axes)),
         arguments,
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
         options=f"{OPTIONS} --gpu-arch {arch} {options}".strip(),
