@@ -83,8 +83,8 @@ ROOMS = (
     ),
     room(
         "runtime",
-        may="diagnostics expr kernels lowering reference spec",
-        external="cuda cutlass torch tvm_ffi",
+        may="_version diagnostics expr kernels lowering reference spec",
+        external="cuda cutlass filelock torch tvm_ffi",
         why="compiles, caches and launches what the other rooms decided; the reference is one of its targets",
     ),
     room(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from dataclasses import dataclass
 
-from ..expr import Expr, ExprBuilder, children_first
-from ..expr.node import LEAVES
-from ..expr.text import to_text
+from ..expr import Expr, ExprBuilder
+from ..expr.text import shared_texts
 from ..spec import AttentionSpec
 from ..spec.model import AlignKind, Param
-
-_WORTH_A_NAME = 3  # nodes below a shared part that make naming it shorter than repeating it
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,8 @@ def formula(spec: AttentionSpec) -> Formula:
     roots += [] if spec.sink is None else [spec.sink]
     taken = {tensor.name for tensor in spec.tensors} | {param.name for param in spec.params}
     taken |= {axis.name for tensor in spec.tensors for axis in tensor.axes if axis.name is not None}
-    texts, where = _texts(roots, taken)
+    names = (name for number in itertools.count(1) if (name := f"t{number}") not in taken)
+    texts, where = shared_texts(roots, names)
     mask, score, scale, q_pos, *sink = texts
     return Formula(mask, score, scale, sink[0] if sink else None, q_pos, where)
 
@@ -44,26 +42,6 @@ def _position(spec: AttentionSpec) -> Expr:
     if spec.align.kind is AlignKind.BOTTOM_RIGHT:
         return build.op("sub", build.op("add", row, build.var("seq_k")), build.var("seq_q"))
     return row if spec.align.offset is None else build.op("add", row, spec.align.offset)
-
-
-def _texts(roots: list[Expr], taken: set[str]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """The roots as text, and the definitions of the names that stand for their shared parts."""
-    nodes = list(children_first(roots))
-    uses = Counter(argument for node in nodes for argument in node.args)
-    size: dict[Expr, int] = {}
-    names = (name for number in range(1, len(nodes) + 1) if (name := f"t{number}") not in taken)
-    replaced: dict[Expr, Expr] = {}
-    where: list[tuple[str, str]] = []
-    for node in nodes:
-        size[node] = 1 + sum(size[argument] for argument in node.args)
-        args = tuple(replaced[argument] for argument in node.args)
-        replaced[node] = node if args == node.args else Expr(node.op, args, node.attr, node.type)
-        if uses[node] > 1 and size[node] > _WORTH_A_NAME and node.op not in LEAVES:
-            name = next(names)
-            where.append((name, to_text(replaced[node])))
-            replaced[node] = Expr("var", (), name, node.type)
-            size[node] = 1
-    return [to_text(replaced[root]) for root in roots], tuple(where)
 
 
 def param_range(param: Param) -> str:

@@ -44,3 +44,7 @@ class PlanError(AttnDslError):
 
 class CallError(AttnDslError):
     """The tensors or values of a call do not fit the spec (E27x)."""
+
+
+class ConversionError(AttnDslError):
+    """Something of another tool cannot be said in the language, or not used in its place (E40x, E41x)."""

@@ -110,6 +110,10 @@ _SENTENCES = {
     "E314": "Memory given to a kernel stays allocated and keeps its size until the launch is over.",
     "E315": "A device has one of the architectures the emulator models.",
     "E319": "A kernel runs without findings.",
+    # E40x: what is converted from other tools
+    "E400": "A function is converted if the language has a spelling for everything it computes.",
+    "E401": "A converted function gives what the original gives.",
+    "E402": "A name of a function has a meaning in an attention: an index, a length, a tensor, or a number.",
 }
 
 RULES: dict[str, Rule] = {code: Rule(code, sentence) for code, sentence in _SENTENCES.items()}

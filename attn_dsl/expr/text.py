@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .evaluate import evaluate
-from .node import Expr
+from .node import LEAVES, Expr, children_first
 from .operators import CALL, OPERATORS, TERNARY, UNARY
 
 Piece = tuple[str, int]  # text and the binding strength of its outermost operator
+_WORTH_A_NAME = 3  # nodes below a shared part that make naming it shorter than repeating it
 MAX_TEXT = 20_000  # characters; a shared expression can be exponentially longer than its nodes
 _ELIDED = "..."
 
@@ -17,6 +20,25 @@ def to_text(node: Expr) -> str:
     """`node` as one line of the language; parts past `MAX_TEXT` characters are shown as `...`."""
     text: str = evaluate([node], TextAlgebra(), _leaf)[0][0]
     return text
+
+
+def shared_texts(roots: Sequence[Expr], names: Iterator[str]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
+    """The roots as text, and name and text of each part they use more than once, every name before its first use."""
+    nodes = list(children_first(roots))
+    uses = Counter(argument for node in nodes for argument in node.args)
+    size: dict[Expr, int] = {}
+    replaced: dict[Expr, Expr] = {}
+    where: list[tuple[str, str]] = []
+    for node in nodes:
+        size[node] = 1 + sum(size[argument] for argument in node.args)
+        args = tuple(replaced[argument] for argument in node.args)
+        replaced[node] = node if args == node.args else Expr(node.op, args, node.attr, node.type)
+        if uses[node] > 1 and size[node] > _WORTH_A_NAME and node.op not in LEAVES:
+            name = next(names)
+            where.append((name, to_text(replaced[node])))
+            replaced[node] = Expr("var", (), name, node.type)
+            size[node] = 1
+    return [to_text(replaced[root]) for root in roots], tuple(where)
 
 
 def _leaf(node: Expr, indices: tuple[Any, ...]) -> Piece:
