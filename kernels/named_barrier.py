@@ -84,10 +84,14 @@ class ForwardBarriers:
     turn: tuple[NamedBarrier, ...]  # turn[i]: warpgroup i may issue its matrix products; i - 1 arrives, i waits
     output: tuple[NamedBarrier, ...]  # output[i]: the rows of warpgroup i are staged in shared memory
     consumers: NamedBarrier  # every consumer has read its queries
+    queries: tuple[NamedBarrier, ...]  # queries[0]: the queries are copied; none where TMA does that
 
 
-def forward_barriers(consumers: int) -> ForwardBarriers:
-    """The barriers of a Hopper forward kernel. With one consumer there are no turns to take."""
+def forward_barriers(consumers: int, loaders: int = 0) -> ForwardBarriers:
+    """The barriers of a Hopper forward kernel. With one consumer there are no turns to take.
+
+    `loaders`: warps that copy queries; none where TMA does.
+    """
     ids = BarrierIds()
     names = _consumers(consumers)
     turn = tuple(
@@ -96,7 +100,10 @@ def forward_barriers(consumers: int) -> ForwardBarriers:
         if consumers > 1
     )
     output = tuple(ids.allocate(f"output{place}", WARPGROUP, {name: WARPGROUP}) for place, name in enumerate(names))
-    return ForwardBarriers(turn, output, ids.allocate("consumers", consumers * WARPGROUP, _each(names)))
+    every = ids.allocate("consumers", consumers * WARPGROUP, _each(names))
+    everyone = consumers * WARPGROUP + loaders * WARP
+    queries = (ids.allocate("queries", everyone, _each(names), {"loaders": loaders * WARP}),) if loaders else ()
+    return ForwardBarriers(turn, output, every, queries)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 A launch knows how many sequences there are and how many rows all of them have together, and not how long each is. So
 tiles of packed queries are found from places that can be counted without reading: sequence i begins at place
-`cu_seqlens[i] // rows + i`. That grows with i, and leaves room for every tile of `rows` rows, because a sequence of n
-rows moves the quotient by n // rows at least.
+`cu_seqlens[i] // n + i`, where n queries fill a tile. That grows with i, and leaves room for every tile, because a
+sequence of m queries moves the quotient by m // n at least.
 
 What a tensor holds is never trusted: every number is moved into its range, so that wrong lengths give wrong results and
 no access outside of the tensors.
@@ -79,13 +79,29 @@ def of_lse(plan: ForwardPlan, tensor: Any, rows: Rows, b: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What one thread block works on: a tile of queries of a sequence and of one or `plan.pack` heads, all Int32."""
+    """What one thread block works on: a tile of queries of a sequence and of `plan.pack` heads, all Int32.
 
+    A tile has `plan.tile_q` rows, pairs of query and head with heads side by side.
+    """
+
+    plan: ForwardPlan
     b: Any
     head: Any  # the first query head
     tile: Any  # of the sequence; may lie past its end, or before it where lengths are wrong
+    first_row: Any  # q_idx of the tile's first row
+    skipped: Any  # heads of that query whose rows belong to the tile before
     q: Rows
     k: Rows
+
+    @property
+    def last_row(self) -> Any:
+        """q_idx of the tile's last row that the sequence has, if it has the first."""
+        return smaller(self.row(self.plan.tile_q - 1)[0], self.q.count - Int32(1))
+
+    def row(self, place: Any) -> tuple[Any, Any]:
+        """(q_idx, head) of a row of the tile."""
+        row = place + self.skipped
+        return self.first_row + row // self.plan.pack, self.head + row % self.plan.pack
 
 
 def work_of_block(
@@ -95,26 +111,42 @@ def work_of_block(
 
     `heads` and `batch` count query heads and sequences; `slots_q` and `slots_k` are the extents of the row axes.
     """
-    rows, longest_first = plan.tile_q // plan.pack, plan.order == "longest_first"
+    longest_first = plan.order == "longest_first"
     if plan.lengths_q.cu_seqlens is None:
-        tiles = cute.ceil_div(slots_q, rows)
+        tiles = quotient(plan, slots_q, plan.tile_q - 1)
         tile, pair, b = tile_of_block(tiles, heads // plan.pack, batch, pairs_per_section, longest_first)
         q = rows_of(plan.lengths_q, arguments, b, batch, slots_q)
     else:
-        count = places(slots_q, batch, rows)
+        count = places(plan, slots_q, batch)
         place, pair, _ = tile_of_block(count, heads // plan.pack, Int32(1), pairs_per_section, longest_first)
-        b = sequence_at(place, arguments.lengths(plan.lengths_q.cu_seqlens), batch, rows)
+        b = sequence_at(plan, place, arguments.lengths(plan.lengths_q.cu_seqlens), batch)
         q = rows_of(plan.lengths_q, arguments, b, batch, slots_q)
-        tile = place - (q.packed // rows + b)
-    return Work(b, pair * plan.pack, tile, q, rows_of(plan.lengths_k, arguments, b, batch, slots_k))
+        tile = place - (quotient(plan, q.packed) + b)
+    first_row, skipped = _first_row(plan, tile)
+    k = rows_of(plan.lengths_k, arguments, b, batch, slots_k)
+    return Work(plan, b, pair * plan.pack, tile, first_row, skipped, q, k)
+
+
+def _first_row(plan: ForwardPlan, tile: Any) -> tuple[Any, Any]:
+    """(q_idx, skipped heads) of the first row of a tile; no product passes 32 bits."""
+    if plan.tile_q % plan.pack == 0:
+        return tile * (plan.tile_q // plan.pack), 0
+    rest = tile % plan.pack * plan.tile_q
+    return tile // plan.pack * plan.tile_q + rest // plan.pack, rest % plan.pack
+
+
+def quotient(plan: ForwardPlan, slots: Any, more: int = 0) -> Any:
+    """(slots * pack + more) // tile_q, rounded down: how many tiles the rows of `slots` queries fill."""
+    if plan.tile_q % plan.pack == 0:
+        return (slots + more // plan.pack) // (plan.tile_q // plan.pack)
+    return slots // plan.tile_q * plan.pack + (slots % plan.tile_q * plan.pack + more) // plan.tile_q
 
 
 def blocks(plan: ForwardPlan, heads: Any, batch: Any, slots_q: Any) -> Any:
     """Thread blocks of a launch: one for each work."""
-    rows = plan.tile_q // plan.pack
     if plan.lengths_q.cu_seqlens is None:
-        return cute.ceil_div(slots_q, rows) * (heads // plan.pack) * batch
-    return places(slots_q, batch, rows) * (heads // plan.pack)
+        return quotient(plan, slots_q, plan.tile_q - 1) * (heads // plan.pack) * batch
+    return places(plan, slots_q, batch) * (heads // plan.pack)
 
 
 def sequences(plan: ForwardPlan, arguments: Arguments, batch: Any) -> Any:
@@ -124,13 +156,13 @@ def sequences(plan: ForwardPlan, arguments: Arguments, batch: Any) -> Any:
     return Int32(arguments.lengths(plan.lengths_q.cu_seqlens).shape[0]) - Int32(1)
 
 
-def places(extent: Any, batch: Any, rows: int) -> Any:
-    """How many places the tiles of `rows` rows of all sequences have, and what lies behind the last sequence."""
-    return extent // rows + batch + 1
+def places(plan: ForwardPlan, extent: Any, batch: Any) -> Any:
+    """How many places the tiles of all sequences have, and what lies behind the last sequence."""
+    return quotient(plan, extent) + batch + 1
 
 
 @cute.jit
-def sequence_at(place: Int32, cumulative: cute.Tensor, batch: Int32, rows: cutlass.Constexpr[int]) -> Int32:
+def sequence_at(plan: cutlass.Constexpr, place: Int32, cumulative: cute.Tensor, batch: Int32) -> Int32:
     """The sequence, 0 to `batch`, that a place belongs to. Whole warps call it, with the same place.
 
     The lanes of a warp look at 32 sequences at once, so that a search among thousands takes three reads.
@@ -139,7 +171,7 @@ def sequence_at(place: Int32, cumulative: cute.Tensor, batch: Int32, rows: cutla
     while count > 1:
         step = (count + (LANES - 1)) // LANES
         looked = low + cute.arch.lane_idx() * step
-        begins = cumulative[cutlass.min(looked, batch)] // rows + looked
+        begins = quotient(plan, cumulative[cutlass.min(looked, batch)]) + looked
         # the first lane looks at `low`, which begins at or before the place
         reached = cute.arch.popc(cute.arch.vote_ballot_sync((looked < low + count) & (begins <= place)))
         passed = cutlass.max(reached - 1, 0) * step

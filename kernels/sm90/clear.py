@@ -42,25 +42,23 @@ def clear_values(
 
 
 @cute.jit
-def clear_outputs(
-    plan: cutlass.Constexpr, mO: cute.Tensor, mLSE: cute.Tensor, head: Int32, first: Int32, slots: Int32, thread: Int32
-) -> None:
-    """Writes 0 to O and -inf to LSE in the rows of a tile that begins at slot `first`, of `slots` of the sequence.
+def clear_outputs(work: cutlass.Constexpr, mO: cute.Tensor, mLSE: cute.Tensor, thread: Int32) -> None:
+    """Writes 0 to O and -inf to LSE in a tile without rows, where the sequence has slots.
 
-    `mO` is ((heads, slots), dim_v), `mLSE` (slots, heads).
+    `mO` is ((heads, slots), dim_v), `mLSE` (slots, heads). All consumers call it.
     """
+    plan = work.plan
     zeros = cute.make_rmem_tensor(VECTOR, mO.element_type)
     zeros.fill(0.0)
     vectors = plan.dim_v // VECTOR
-    rows = cutlass.min(plan.tile_q, (slots - first) * plan.pack)
     place = thread
-    while place < rows * vectors:
-        row = place // vectors
-        row_head, slot = head + row % plan.pack, first + row // plan.pack
-        target = cute.flat_divide(mO[(row_head, slot), None], (VECTOR,))
-        cute.autovec_copy(zeros, target[None, place % vectors])
-        if place % vectors == 0:
-            mLSE[slot, row_head] = -Float32.inf
+    while place < plan.tile_q * vectors:
+        slot, head = work.row(place // vectors)
+        if slot < work.q.slots:
+            target = cute.flat_divide(mO[(head, slot), None], (VECTOR,))
+            cute.autovec_copy(zeros, target[None, place % vectors])
+            if place % vectors == 0:
+                mLSE[slot, head] = -Float32.inf
         place += plan.consumers * WARPGROUP
 
 

@@ -19,6 +19,7 @@ from attn_dsl.kernels.common.softmax import LOG2_E, finish_softmax, online_softm
 from attn_dsl.kernels.common.tiles import tile_bounds
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
 from attn_dsl.kernels.sm90.clear import clear_rows, clear_values, may_end_early
+from attn_dsl.lowering.forward.rules import ROWS
 
 ROWS_PER_THREAD = 2  # of a 64-row wgmma accumulator: lane // 4 and 8 below
 ROW_STEP = 8
@@ -146,13 +147,12 @@ def step(
 def consume_tiles(
     plan: cutlass.Constexpr,
     barriers: cutlass.Constexpr[ForwardBarriers],
+    work: cutlass.Constexpr,
     scope: cutlass.Constexpr,
     products: Values,
     shared: Values,
     pipes: Values,
     thread: Int32,
-    first_row: Int32,
-    last_row: Int32,
 ) -> tuple[cute.Tensor, list[Float32], Fragment]:
     """(output accumulator, lse in base 2, where they stand) of this thread's rows."""
     qk, pv = products
@@ -175,20 +175,22 @@ def consume_tiles(
     row_max.fill(-Float32.inf)
     row_sum.fill(0.0)
 
-    own = group * 64 + lane // 32 * 16 + lane % 32 // 4
-    places = (own, own + ROW_STEP)
+    own = group * ROWS + lane // 32 * 16 + lane % 32 // 4
+    rows, heads = zip(*(work.row(place) for place in (own, own + ROW_STEP)), strict=True)
     fragment = Fragment(
-        rows=tuple(first_row + place // plan.pack for place in places),
+        rows=rows,
         width=COLUMNS_PER_STEP,
         stride=8,
         count=plan.tile_k // 4,
         base=lane % 4 * COLUMNS_PER_STEP,
-        heads=tuple(scope.h + place % plan.pack for place in places),
+        heads=heads,
     )
     (scale,) = scope.fresh().uniform(plan.scale)
-    bounds = tile_bounds(plan, scope.fresh(), first_row, last_row)
+    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row)
     last_visited, is_full = bounds.last_visited, bounds.is_full  # an object would be carried by the branches below
     n = bounds.first
+    if const_expr(barriers.queries):
+        cute.arch.barrier(barrier_id=barriers.queries[0].id, number_of_threads=barriers.queries[0].threads)
     if n >= 0:
         if const_expr(barriers.turn):
             if group == len(barriers.turn) - 1:
@@ -196,9 +198,9 @@ def consume_tiles(
         operands, accumulators = (queries, keys, values, weights), (scores, output, row_max, row_sum)
         fixed = (plan, barriers, scope, fragment, products, operands, accumulators, pipes, group, scale)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, plan.stages)
-        q_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
         k_pipe.consumer_wait(state)
-        q_pipe.consumer_wait(q_state)
+        if const_expr(not barriers.queries):
+            q_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
         multiply(qk, scores, queries, keys[None, None, None, state.index], False)
         warpgroup.wait_group(0)
         k_pipe.consumer_release(state)

@@ -8,20 +8,26 @@ from cutlass.cute.nvgpu import warp
 from attn_dsl.kernels.common.launch import Values, tma_copy
 from attn_dsl.kernels.common.softmax import LANES_PER_ROW, LN_2
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
-from attn_dsl.kernels.sm90.clear import VECTOR
+from attn_dsl.kernels.pack_gqa import store_rows
 from attn_dsl.kernels.sm90.consume import convert
+from attn_dsl.kernels.sm90.load import packing
+from attn_dsl.lowering.forward import ForwardPlan
+from attn_dsl.lowering.forward.rules import ROWS
 
-ROWS = 64  # of a warpgroup
+
+def is_box(plan: ForwardPlan) -> bool:
+    """Whether the rows of a warpgroup are a box of O that nothing else follows."""
+    return packing(plan).by_tma and plan.lengths_q.cu_seqlens is None
 
 
 @cute.jit
-def store_lse(
-    plan: cutlass.Constexpr, mLSE: cute.Tensor, fragment: cutlass.Constexpr, lse: Values, slots: Int32, lane: Int32
+def store_logarithms(
+    work: cutlass.Constexpr, mLSE: cute.Tensor, fragment: cutlass.Constexpr, lse: Values, lane: Int32
 ) -> None:
     """Writes the logarithm of each row's denominator to `mLSE` (slots, heads); one of the lanes that share it does."""
     for place in cutlass.range_constexpr(len(lse)):
-        value = lse[place] if const_expr(plan.lse_base == "2") else lse[place] * LN_2
-        if lane % LANES_PER_ROW == 0 and fragment.rows[place] < slots:
+        value = lse[place] if const_expr(work.plan.lse_base == "2") else lse[place] * LN_2
+        if lane % LANES_PER_ROW == 0 and fragment.rows[place] < work.q.slots:
             mLSE[fragment.rows[place], fragment.heads[place]] = value
 
 
@@ -53,40 +59,29 @@ def stage_output(
 
 
 @cute.jit
-def store_tile(
-    plan: cutlass.Constexpr,
-    o_atom: cute.CopyAtom,
-    mO: cute.Tensor,
-    sO: cute.Tensor,
-    head: Int32,
-    tile: Int32,
-    thread: Int32,
-) -> None:
+def store_box(work: cutlass.Constexpr, o_atom: cute.CopyAtom, mO: cute.Tensor, sO: cute.Tensor, thread: Int32) -> None:
     """Writes the 64 rows of this warpgroup by TMA, which cuts off rows past the axis and padded columns."""
+    plan = work.plan
     group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) % 4 == 0:
         gO = cute.local_tile(mO, ((plan.pack, ROWS // plan.pack), plan.dim_v_padded), (None, 0))
         target, source = tma_copy(o_atom, gO, cute.flat_divide(sO, (ROWS, plan.dim_v_padded))[None, None, None, 0])
-        cute.copy(o_atom, source[None, group], target[None, (head // plan.pack, tile * plan.consumers + group)])
+        cute.copy(
+            o_atom, source[None, group], target[None, (work.head // plan.pack, work.tile * plan.consumers + group)]
+        )
         cute.arch.cp_async_bulk_commit_group()
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
 @cute.jit
-def store_rows(
-    plan: cutlass.Constexpr, mO: cute.Tensor, sO: cute.Tensor, head: Int32, first: Int32, slots: Int32, thread: Int32
-) -> None:
-    """Writes the 64 rows of this warpgroup to `mO` ((heads, slots), dim_v): the next sequence's rows may follow.
+def store_by_rows(work: cutlass.Constexpr, mO: cute.Tensor, sO: cute.Tensor, thread: Int32) -> None:
+    """Writes the 64 rows of this warpgroup to `mO` ((heads, slots), dim_v) where the rows are no box of it.
 
-    A thread writes 16 bytes at a time, neighbouring threads neighbouring ones.
+    That is so where they start between two heads, and where the rows of another sequence follow.
     """
-    own = cute.arch.make_warp_uniform(thread // WARPGROUP) * ROWS
-    vectors = plan.dim_v // VECTOR
-    for step in cutlass.range_constexpr(cute.ceil_div(ROWS * vectors, WARPGROUP)):
-        place = thread % WARPGROUP + step * WARPGROUP
-        row = own + place // vectors
-        slot = first + row // plan.pack
-        if place < ROWS * vectors and slot < slots:
-            source = cute.flat_divide(sO[row, None], (VECTOR,))
-            target = cute.flat_divide(mO[(head + row % plan.pack, slot), None], (VECTOR,))
-            cute.autovec_copy(source[None, place % vectors], target[None, place % vectors])
+    plan = work.plan
+    group = cute.arch.make_warp_uniform(thread // WARPGROUP)
+    own = cute.domain_offset(((0, work.first_row), 0), mO)
+    rows = packing(plan).view(own, work.head, work.q.slots - work.first_row)
+    tile = cute.flat_divide(sO, (ROWS, plan.dim_v_padded))[None, None, group, 0]
+    store_rows(rows, tile, work.skipped + group * ROWS, thread % WARPGROUP, WARPGROUP)

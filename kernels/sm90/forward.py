@@ -20,11 +20,11 @@ from attn_dsl.kernels.common.lengths import blocks, of_keys, of_lse, of_queries,
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP, forward_barriers
 from attn_dsl.kernels.sm90.clear import clear_outputs
 from attn_dsl.kernels.sm90.consume import consume_tiles
-from attn_dsl.kernels.sm90.epilogue import stage_output, store_lse, store_rows, store_tile
-from attn_dsl.kernels.sm90.load import load_tiles
+from attn_dsl.kernels.sm90.epilogue import is_box, stage_output, store_box, store_by_rows, store_logarithms
+from attn_dsl.kernels.sm90.load import LOADERS, load_queries, load_tiles, packing
 from attn_dsl.lowering.forward import ForwardPlan, Lengths
+from attn_dsl.lowering.forward.rules import ROWS
 
-ROWS = 64  # of one wgmma
 ALIGNMENT = 1024  # bytes: the period of the 128-byte swizzle
 
 
@@ -56,7 +56,7 @@ class Forward:
 
     def __init__(self, plan: ForwardPlan) -> None:
         self.plan = plan
-        self.barriers = forward_barriers(plan.consumers)
+        self.barriers = forward_barriers(plan.consumers, 0 if packing(plan).by_tma else LOADERS)
 
     @cute.jit
     def __call__(
@@ -86,16 +86,23 @@ class Forward:
         v_layout = tile_layout(element, plan.tile_k, plan.dim_v_padded, plan.stages)
         o_layout = tile_layout(o_element, plan.tile_q, plan.dim_v_padded)
         o_rows_layout = tile_layout(o_element, ROWS, plan.dim_v_padded)
-        rows, o_rows = (plan.pack, plan.tile_q // plan.pack), (plan.pack, ROWS // plan.pack)
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-        q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (rows, plan.dim_padded))
         k_atom, k_tensor = cpasync.make_tiled_tma_atom(
             load, mK, cute.select(k_layout, mode=[0, 1]), (plan.tile_k, plan.dim_padded)
         )
         v_atom, v_tensor = cpasync.make_tiled_tma_atom(
             load, mV, cute.select(v_layout, mode=[0, 1]), (plan.tile_k, plan.dim_v_padded)
         )
-        o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_rows_layout, (o_rows, plan.dim_v_padded))
+        atoms: Values = (k_atom, v_atom)
+        tensors: Values = (k_tensor, v_tensor)
+        if const_expr(packing(plan).by_tma):
+            box = (plan.pack, plan.tile_q // plan.pack)
+            q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (box, plan.dim_padded))
+            atoms, tensors = (*atoms, q_atom), (*tensors, q_tensor)
+        if const_expr(is_box(plan)):
+            box = packing(plan).box
+            o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_rows_layout, (box, plan.dim_v_padded))
+            atoms, tensors = (*atoms, o_atom), (*tensors, o_tensor)
 
         major = cute.nvgpu.OperandMajorMode
         groups = (plan.consumers, 1, 1)
@@ -113,11 +120,11 @@ class Forward:
         heads, slots_q = mQ.shape[0]
         batch = sequences(plan, split_arguments(plan, arguments[2:]), mQ.shape[2])
         self.kernel(
-            (q_atom, k_atom, v_atom, o_atom),
-            (q_tensor, k_tensor, v_tensor, o_tensor),
+            atoms,
+            tensors,
             (q_layout, k_layout, v_layout, o_layout),
             (qk, pv),
-            (mO, mLSE),
+            (mQ, mO, mLSE),
             arguments,
             batch,
             heads // mK.shape[2],
@@ -136,7 +143,7 @@ class Forward:
         tensors: Values,
         layouts: Values,
         products: Values,
-        outputs: Values,
+        plain: Values,
         arguments: Values,
         batch: Int32,
         group: Int32,
@@ -144,7 +151,8 @@ class Forward:
     ) -> None:
         """One tile of queries of one head."""
         plan = self.plan
-        mQ, mK, mV, mO = tensors
+        mK, mV = tensors[:2]
+        mQ, mO, mLSE = plain
         q_layout, k_layout, v_layout, o_layout = layouts
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
@@ -182,29 +190,19 @@ class Forward:
         work = work_of_block(plan, known, heads, batch, slots_q, slots_k, pairs_per_section)
         kv_head = work.head // group
         scope = Scope(plan, known, work.b, work.head, kv_head, work.q.count, work.k.count, work.q.packed, work.k.packed)
-        queries, o_tiles, out = (of_queries(plan, tensor, work.q, work.b) for tensor in (mQ, mO, outputs[0]))
-        keys, values = (of_keys(plan, tensor, work.k, kv_head, work.b) for tensor in (mK, mV))
-        lse = of_lse(plan, outputs[1], work.q, work.b)
-        fixed = (
-            work,
-            scope,
-            atoms,
-            (queries, keys, values, o_tiles, out, lse),
-            (sQ, sK, sV, sO),
-            products,
-            pipes,
-            warp,
-        )
+        # in the order of the atoms: keys, values, then queries and outputs where they are boxes
+        boxes = tuple(of_keys(plan, tensor, work.k, kv_head, work.b) for tensor in (mK, mV))
+        boxes += tuple(of_queries(plan, tensor, work.q, work.b) for tensor in tensors[2:])
+        own = tuple(of_queries(plan, tensor, work.q, work.b) for tensor in (mQ, mO))
+        lse = of_lse(plan, mLSE, work.q, work.b)
+        fixed = (work, scope, atoms, boxes, (*own, lse), (sQ, sK, sV, sO), products, pipes, warp)
         if const_expr(plan.lengths_q == Lengths()):
             self.attend(*fixed)
-        else:
-            first = work.tile * (plan.tile_q // plan.pack)
-            if (first >= 0) & (first < work.q.slots):
-                if first < work.q.count:
-                    self.attend(*fixed)
-                elif warp >= WARPGROUP // WARP:
-                    thread = cute.arch.thread_idx()[0] - WARPGROUP
-                    clear_outputs(plan, out, lse, work.head, first, work.q.slots, thread)
+        elif (work.first_row >= 0) & (work.first_row < work.q.slots):
+            if work.first_row < work.q.count:
+                self.attend(*fixed)
+            elif warp >= WARPGROUP // WARP:
+                clear_outputs(work, own[1], lse, cute.arch.thread_idx()[0] - WARPGROUP)
 
     @cute.jit
     def attend(
@@ -212,33 +210,34 @@ class Forward:
         work: cutlass.Constexpr,
         scope: cutlass.Constexpr,
         atoms: Values,
-        tensors: Values,
+        boxes: Values,
+        plain: Values,
         shared: Values,
         products: Values,
         pipes: Values,
         warp: Int32,
     ) -> None:
-        """The tile of `work`, whose first row there is. `tensors` are the rows of its sequence."""
-        plan = self.plan
-        queries, keys, values, o_tiles, out, lse = tensors
+        """The tile of `work`, whose first row there is. `boxes` and `plain` are the rows of its sequence."""
+        plan, barriers = self.plan, self.barriers
+        mQ, mO, mLSE = plain
         sQ, sK, sV, sO = shared
-        rows = plan.tile_q // plan.pack
-        first_row = work.tile * rows
-        last_row = cutlass.min(first_row + rows, scope.seq_q) - 1
         if warp < WARPGROUP // WARP:
+            if const_expr(barriers.queries):
+                first = WARPGROUP // WARP - LOADERS
+                if warp >= first:
+                    thread = cute.arch.thread_idx()[0] - first * WARP
+                    load_queries(work, barriers.queries[0], mQ, sQ, thread)
             cute.arch.setmaxregister_decrease(plan.registers_producer)
             if warp == 0:
-                tiles = (queries, keys, values)
-                load_tiles(plan, scope, atoms[:3], tiles, (sQ, sK, sV), pipes, work.tile, first_row, last_row)
+                queries = (atoms[2], boxes[2], sQ) if const_expr(packing(plan).by_tma) else ()
+                load_tiles(plan, scope, work, atoms[:2], boxes[:2], (sK, sV), pipes, queries)
         else:
             cute.arch.setmaxregister_increase(plan.registers_consumer)
             thread = cute.arch.thread_idx()[0] - WARPGROUP
-            output, logarithms, fragment = consume_tiles(
-                plan, self.barriers, scope, products, (sQ, sK, sV), pipes, thread, first_row, last_row
-            )
-            store_lse(plan, lse, fragment, logarithms, work.q.slots, thread)
-            stage_output(plan, self.barriers, products[1], sO, output, thread)
-            if const_expr(plan.lengths_q.cu_seqlens is None):
-                store_tile(plan, atoms[3], o_tiles, sO, work.head, work.tile, thread)
+            output, lse, fragment = consume_tiles(plan, barriers, work, scope, products, (sQ, sK, sV), pipes, thread)
+            store_logarithms(work, mLSE, fragment, lse, thread)
+            stage_output(plan, barriers, products[1], sO, output, thread)
+            if const_expr(is_box(plan)):
+                store_box(work, atoms[3], boxes[3], sO, thread)
             else:
-                store_rows(plan, out, sO, work.head, first_row, work.q.slots, thread)
+                store_by_rows(work, mO, sO, thread)

@@ -4,7 +4,6 @@ from attn_dsl.lowering.forward.plan import (
     Bound,
     CaptureArgument,
     ForwardPlan,
-    Lengths,
     MaskPlan,
     ParamArgument,
     PiecePlan,
@@ -12,6 +11,7 @@ from attn_dsl.lowering.forward.plan import (
 )
 from attn_dsl.lowering.forward.rules import check
 from attn_dsl.lowering.forward.sm90 import pack_of, refusals, select
+from attn_dsl.spec.model import Lengths
 
 __all__ = [
     "Bound",

@@ -98,8 +98,9 @@ def _schedule_refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
     def refuse(message: str, hint: str) -> Diagnostic:
         return refusal(TARGET, message, hint)
 
-    if spec.pack_gqa == "on":
-        yield refuse("'pack gqa on' is not built", "'pack gqa auto' leaves the choice to the compiler")
+    if spec.pack_gqa == "on" and not _can_pack(spec):
+        message = "'pack gqa on' puts query heads into one tile, and the mask differs from head to head"
+        yield refuse(message, "'pack gqa auto' leaves the choice to the compiler")
     for key, value in spec.schedule:
         if key not in HONOURED:
             yield refuse(f"a schedule cannot set {key}", f"it can set {', '.join(HONOURED)}")
@@ -209,13 +210,15 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
 
 
 def pack_of(spec: AttentionSpec, group: int) -> int:
-    """How many of the `group` query heads of a K/V head share a tile: all, if the rows of one wgmma divide by them.
+    """How many of the `group` query heads of a K/V head share a tile: all, or one.
 
     Tiles of keys are then visited once for all of them. A mask that differs from head to head keeps them apart.
     """
-    if spec.pack_gqa == "off" or ROWS % group:
-        return 1
-    return 1 if Dependence(spec).on(spec.mask, HEAD) else group
+    return group if spec.pack_gqa != "off" and _can_pack(spec) else 1
+
+
+def _can_pack(spec: AttentionSpec) -> bool:
+    return not Dependence(spec).on(spec.mask, HEAD)
 
 
 def _tiles(spec: AttentionSpec, padded: Sequence[int], *, evaluates: bool) -> TileShape:

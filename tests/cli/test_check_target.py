@@ -6,7 +6,10 @@ import pytest
 
 REFUSED = {
     "axis dim = 264": ("dim is 264; head dimensions are multiples of 8, at most 256", "the nearest is 256"),
-    "pack gqa on": ("'pack gqa on' is not built", "'pack gqa auto' leaves the choice to the compiler"),
+    "pack gqa on\nmask = kv_idx <= q_pos + h": (
+        "'pack gqa on' puts query heads into one tile, and the mask differs from head to head",
+        "'pack gqa auto' leaves the choice to the compiler",
+    ),
     "schedule { exp2_share = 25 }": (
         "a schedule cannot set exp2_share",
         "it can set tile_q, tile_k, stages, order",
@@ -26,7 +29,7 @@ def test_a_refusal_says_value_and_way_out(run, write, more: str) -> None:
 
 
 def test_the_json_form_has_the_rule(run, write) -> None:
-    name = write("a.attn", "pack gqa on\n", operands=True)
+    name = write("a.attn", "pack gqa on\nmask = kv_idx <= q_pos + h\n", operands=True)
     outcome = run("check", name, "--target", "sm90", "--format", "json")
     (found,) = json.loads(outcome.out)["files"][0]["diagnostics"]
     assert found["code"] == "E281"

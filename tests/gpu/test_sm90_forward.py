@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(_reason() is not None, reason=_reason() or "")
 
 LENGTHS = [(1, 1), (1, 300), (63, 257), (128, 128), (129, 640), (255, 384), (640, 127), (384, 255), (0, 5), (5, 0)]
 LENGTHS += [(200, 333), (17, 90), (64, 64), (65, 129)]
-HEADS = [(3, 3), (4, 2), (6, 1), (10, 2), (8, 2), (16, 2), (16, 1)]
+HEADS = [(3, 3), (4, 2), (6, 2), (5, 1), (16, 1)]
 DIMS = [(8, 8), (40, 24), (64, 64), (72, 96), (128, 128), (120, 64), (64, 128)]
 DIMS += [(192, 128), (256, 256), (200, 136), (40, 256)]
 
@@ -77,7 +77,7 @@ def test_lengths_and_groups(name, dtype):
         extents = {"batch": 2, "seq_q": seq_q, "seq_k": seq_k, "heads": heads, "kv_heads": kv_heads}
         check(spec, compiled, random_inputs(spec, extents | {"dim": 64, "dim_v": 64}, seed=place, device="cuda"))
     packed = {pack_of(spec, heads // kv_heads) for heads, kv_heads in HEADS}
-    assert packed == ({1} if name == "reach_by_head" else {1, 2, 4, 8, 16})
+    assert packed == ({1} if name == "reach_by_head" else {1, 2, 3, 5, 16})
     assert len(compiled.backend.compiled) == len(packed)
 
 

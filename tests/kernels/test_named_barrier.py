@@ -23,6 +23,7 @@ SETS = {
     "forward 1": forward_barriers(1),
     "forward 2": forward_barriers(2),
     "forward 3": forward_barriers(3),
+    "forward 3, copied queries": forward_barriers(3, loaders=2),
     "backward 2": backward_barriers(2),
     "backward 3": backward_barriers(3),
     "backward sm100": sm100_backward_barriers(),

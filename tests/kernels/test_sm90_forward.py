@@ -44,6 +44,8 @@ def extents_of(lengths: tuple[int, int], heads: tuple[int, int], dims: tuple[int
         ("causal", "bf16", (256, 256), (70, 170), (2, 1)),
         ("softcap", "f16", (192, 128), (130, 150), (2, 2)),
         ("sinks_and_window", "bf16", (40, 24), (150, 129), (6, 2)),
+        ("gain_by_head", "f16", (64, 64), (65, 100), (7, 1)),
+        ("documents", "bf16", (128, 128), (50, 300), (12, 1)),
     ],
 )
 def test_head_dims_and_groups(name, dtype, dims, lengths, heads) -> None:
@@ -55,8 +57,9 @@ def test_head_dims_and_groups(name, dtype, dims, lengths, heads) -> None:
     ("name", "layout", "heads"),
     [
         ("causal", "packed", (4, 2)),
+        ("causal", "packed", (6, 2)),
         ("documents", "packed_used", (2, 1)),
-        ("sinks_and_window", "packed_k", (3, 3)),
+        ("sinks_and_window", "packed_k", (5, 1)),
         ("decay", "packed_q", (8, 2)),
         ("window", "left_padded", (2, 2)),
     ],

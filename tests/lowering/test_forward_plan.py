@@ -183,7 +183,10 @@ def test_lengths_are_arguments_each_once() -> None:
 REFUSED = {
     "axis dim = 264": ("dim is 264; head dimensions are multiples of 8, at most 256", "the nearest is 256"),
     "axis dim = 60": ("dim is 60; head dimensions are multiples of 8, at most 256", "the nearest is 64"),
-    "pack gqa on": ("'pack gqa on' is not built", "'pack gqa auto' leaves the choice to the compiler"),
+    "pack gqa on\nmask = kv_idx <= q_pos + h": (
+        "'pack gqa on' puts query heads into one tile, and the mask differs from head to head",
+        "'pack gqa auto' leaves the choice to the compiler",
+    ),
     "o: f32[batch, seq_q, heads, dim]": (
         "'o' is f32; o is f16 or bf16",
         "leave o undeclared: it gets the dtype of q",
