@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .console import UsageError, plural
@@ -36,6 +36,7 @@ class Emulation:
 def call_emulated(compiled: CompiledAttention, named: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, Emulation]:
     """o, lse and what was counted. Raises UsageError for a target without kernels, EmulatorError for findings."""
     from .. import emulator
+    from ..runtime import bind
     from ..runtime.kernels import Kernels
 
     backend = compiled.backend
@@ -44,7 +45,6 @@ def call_emulated(compiled: CompiledAttention, named: dict[str, Any]) -> tuple[t
         raise UsageError.say(message, "--target sm90 and --target sm100 have")
     arch = backend.target.arch
     with emulator.device(arch) as gpu:
-        result = replace(compiled, backend=backend.launch)(**named, return_lse=True)
-    assert isinstance(result, tuple)
+        result = backend.launch(bind(compiled.spec, (), named), None, None)
     instructions = sum(report.instructions for report in gpu.reports)
     return *result, Emulation(arch, len(gpu.reports), instructions)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -11,18 +13,31 @@ from torch import Tensor
 from .. import reference
 from ..diagnostics import CallError, Diagnostics
 from ..expr import INT
+from ..spec import plan_key
 from ..spec.model import AttentionSpec, Axis, DType, Param
 from ..spec.model import Tensor as SpecTensor
+from . import torch_op
 from .binding import Call, bind
 from .dtypes import TORCH_DTYPES
 from .outputs import check_buffer
 
 
 class Backend(Protocol):
-    """What computes a bound call on a target."""
+    """What computes calls on a target."""
 
-    def __call__(self, call: Call, out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
-        """o and lse, dense unless they are the buffers `out` and `lse`, which are then written."""
+    def quick(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """o and lse of a call that needs no checks because it is like one before; None if it does."""
+
+    def __call__(
+        self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """o and lse of the bound call of `args` and `kwargs`, dense unless they are the buffers, which are written."""
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether what a call returns has gradients of its own."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,27 @@ class ReferenceBackend:
 
     precision: str  # of the arithmetic: "float32" or "float64"
 
-    def __call__(self, call: Call, out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
+    @property
+    def differentiable(self) -> bool:
+        return True
+
+    def quick(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        out: Tensor | None,
+        lse: Tensor | None,
+    ) -> None:
+        """The reference checks every call."""
+
+    def __call__(
+        self,
+        call: Call,
+        args: Sequence[Any],  # noqa: ARG002 - the call holds them
+        kwargs: Mapping[str, Any],  # noqa: ARG002
+        out: Tensor | None,
+        lse: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
         spec = call.spec
         o_value, lse_value = reference.attention(spec, call.tensors, call.params, precision=self.precision)
         o_value, lse_value = o_value.to(TORCH_DTYPES[spec.output.dtype]), lse_value.to(torch.float32)
@@ -41,7 +76,7 @@ class ReferenceBackend:
 
 @dataclass(frozen=True, repr=False)
 class CompiledAttention:
-    """A spec on a target. Made by `attn_dsl.compile`; calling it never changes it."""
+    """A spec on a target. Made by `attn_dsl.compile`; calling it never changes it. Threads may share it."""
 
     spec: AttentionSpec
     target: str  # as given to `attn_dsl.compile`
@@ -67,18 +102,36 @@ class CompiledAttention:
             debug: also check the contents of lengths, page tables and parameter tensors. Waits for the device. On the
                 reference lengths and page tables are checked always.
 
+        Gradients of targets with kernels are those of the reference, computed when they are asked for.
+
         Raises:
-            CallError: everything that does not fit the spec, in one error (E270 to E279, E243, E249).
+            CallError: everything that does not fit the spec, in one error (E270 to E279, E249, E243).
             UnsupportedError, PlanError: what the target cannot do for this call (E281, E282, E29x).
         """
-        call = bind(self.spec, args, kwargs, debug)
-        self._check_buffers(call, out, lse)
-        o_value, lse_value = self.backend(call, out, lse)
+        if torch_op.has_to_dispatch():
+            found = torch_op.dispatch(self, args, kwargs, out, lse, debug)
+        else:
+            quick = None if debug else self.backend.quick(args, kwargs, out, lse)
+            found = self.checked(args, kwargs, out, lse, debug) if quick is None else quick
         if return_lse is None:
             return_lse = self.spec.lse is not None or lse is not None
-        return (o_value, lse_value) if return_lse else o_value
+        return found if return_lse else found[0]
+
+    def checked(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, debug: bool
+    ) -> tuple[Tensor, Tensor]:
+        """o and lse of a call of which nothing is known yet."""
+        if torch_op.looks_inside((*args, *kwargs.values())):
+            return torch_op.dispatch(self, args, kwargs, out, lse, debug)
+        call = bind(self.spec, args, kwargs, debug)
+        self._check_buffers(call, out, lse)
+        if not self.backend.differentiable and torch.is_grad_enabled() and _requires_grad(call):
+            return torch_op.dispatch(self, args, kwargs, out, lse, debug)
+        return self.backend(call, args, kwargs, out, lse)
 
     def _check_buffers(self, call: Call, out: Tensor | None, lse: Tensor | None) -> None:
+        if out is None and lse is None:
+            return
         problems = Diagnostics()
         tensors = {**call.tensors, **{name: v for name, v in call.params.items() if isinstance(v, Tensor)}}
         if out is not None:
@@ -89,11 +142,21 @@ class CompiledAttention:
         if problems.errors:
             raise CallError(problems.errors)
 
+    @cached_property
+    def key(self) -> str:
+        """Equal for compiled objects that compute the same: the name under which torch's graphs know them."""
+        return f"{self.spec.name}/{self.target}/{plan_key(self.spec)[:16]}"
+
     def __repr__(self) -> str:
         inputs = [_tensor_text(tensor) for tensor in self.spec.tensors]
         inputs += [_param_text(param) for param in self.spec.params]
         output = f"o: {self.spec.output.dtype}[{_axes_text(self.spec.output.axes)}]"
         return f"CompiledAttention({self.spec.name!r}, target={self.target!r}: ({', '.join(inputs)}) -> {output})"
+
+
+def _requires_grad(call: Call) -> bool:
+    values = (*call.tensors.values(), *call.params.values())
+    return any(isinstance(value, Tensor) and value.requires_grad for value in values)
 
 
 def _axes_text(axes: tuple[Axis, ...]) -> str:

@@ -7,6 +7,7 @@ from ..spec.model import AttentionSpec
 from .capabilities import TARGETS, missing_features
 from .compiled import CompiledAttention, ReferenceBackend
 from .kernels import KERNEL_TARGETS, Kernels
+from .torch_op import register
 
 _PRECISIONS = {"reference": "float32", "reference-f64": "float64"}  # one target in two precisions
 _WAY_OUT = "target='reference' runs every spec, on CPU and on CUDA tensors"
@@ -20,7 +21,7 @@ def compile_for(spec: AttentionSpec, target: str = "auto") -> CompiledAttention:
     if target == "auto":
         target = "reference"  # the one backend that takes tensors of every device and gradients
     if target in _PRECISIONS:
-        return CompiledAttention(spec, target, ReferenceBackend(_PRECISIONS[target]))
+        return register(CompiledAttention(spec, target, ReferenceBackend(_PRECISIONS[target])))
     if target not in TARGETS:
         known = ("auto", *_PRECISIONS, *(name for name in TARGETS if name not in _PRECISIONS))
         raise UnsupportedError.of("E280", f"there is no target '{target}'", hint=did_you_mean(target, known))
@@ -32,4 +33,4 @@ def compile_for(spec: AttentionSpec, target: str = "auto") -> CompiledAttention:
     problems = problems or list(KERNEL_TARGETS[target].refusals(spec))
     if problems:
         raise UnsupportedError(problems)
-    return CompiledAttention(spec, target, Kernels(spec, KERNEL_TARGETS[target]))
+    return register(CompiledAttention(spec, target, Kernels(spec, KERNEL_TARGETS[target])))

@@ -1,0 +1,308 @@
+"""A launch prepared once for a layout of arguments, and repeated for as long as calls have that layout.
+
+What a call may change without a new recipe: addresses, contents, and the values of numbers. Everything else, from the
+names of the arguments to the device of each, is part of the layout, so a recipe that is found was checked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..diagnostics import CallError, Diagnostics
+from ..reference import lse_axes
+from ..spec.model import Param
+from .binding import Call, Value
+from .dtypes import TORCH_DTYPES
+from .parameters import fits
+from .signature import Signature
+
+TMA_BYTES = 16  # alignment of addresses and strides (PTX ISA, tensor maps)
+L2_BYTES = 32 * 2**20  # of keys and values that heads running side by side may share; an H200 has 50 MiB
+_ALIGNMENT = TMA_BYTES - 1
+Layout = tuple[Any, ...]
+Strides = tuple[int, ...]
+
+
+def layout_of(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None) -> Layout | None:
+    """What a recipe depends on, hashable; None for arguments that no recipe is made for.
+
+    A device is its CUDA index, -1 elsewhere: recipes are made for CUDA tensors alone.
+    """
+    found: list[Any] = [*kwargs]
+    recording = torch.is_grad_enabled()
+    try:
+        for value in (*args, *kwargs.values(), out, lse):
+            kind = type(value)
+            if kind is Tensor or kind is Parameter:
+                if recording and value.requires_grad:
+                    return None
+                found += (value.shape, value.stride(), value.dtype, value.get_device())
+            elif value is None or kind is int or kind is float:
+                found.append(kind)
+            else:
+                return None
+    except RuntimeError:  # a layout without strides
+        return None
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """One of q, k, v, as TMA takes it."""
+
+    place: int  # among the values of the call
+    strides: Strides | None  # to view it with; None: its own
+    stand_in: Tensor | None  # instead of a tensor without elements
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """An output."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    contiguous: Strides
+    strides: Strides | None  # to launch with; None: the buffer's own
+    bytes: int  # from its first element to its last
+
+    def make(self, device: torch.device) -> Tensor:
+        return torch.empty_strided(self.shape, self.contiguous, dtype=self.dtype, device=device)
+
+
+@dataclass(frozen=True, eq=False)
+class Number:
+    """A parameter given as a number, which is checked at every call."""
+
+    place: int  # among the values of the call
+    param: Param
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How calls of one layout run."""
+
+    function: Callable[..., Any] | None  # None: the outputs have no elements
+    device: torch.device
+    operands: tuple[Operand, Operand, Operand]
+    places: tuple[int, int, int] | None  # of q, k and v, if they are launched with as they are
+    out: Buffer
+    out_like_q: bool  # o is as q in shape, strides and dtype
+    lse: Buffer
+    fixed: tuple[Any, ...] | None  # the arguments after lse, if no call changes them
+    makers: tuple[Callable[[Sequence[Any]], Any], ...]  # else: what each is made by
+    numbers: tuple[Number, ...]
+    inputs: tuple[tuple[int, int], ...]  # (place, bytes from first to last element) of every tensor
+
+    def __call__(self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """o and lse; None if something that the layout does not say is wrong: the caller then finds out what."""
+        for number in self.numbers:
+            if not fits(number.param, values[number.place]):
+                return None
+        if self.places is None:
+            q, k, v = (_presented(operand, values) for operand in self.operands)
+        else:
+            place_q, place_k, place_v = self.places
+            q, k, v = values[place_q], values[place_k], values[place_v]
+        if (q.data_ptr() | k.data_ptr() | v.data_ptr()) & _ALIGNMENT:
+            return None
+        if (out is not None or lse is not None) and not self._apart(values, out, lse):
+            return None
+        if out is None:
+            out = torch.empty_like(q) if self.out_like_q else self.out.make(self.device)
+        if lse is None:
+            lse = self.lse.make(self.device)
+        if self.function is not None:
+            o = out if self.out.strides is None else out.as_strided(self.out.shape, self.out.strides)
+            arguments = self.fixed
+            if arguments is None:
+                arguments = tuple([make(values) for make in self.makers])
+            self.function(q, k, v, o, lse, arguments)
+        return out, lse
+
+    def _apart(self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None) -> bool:
+        """Whether the buffers start where TMA can write and share no memory with anything."""
+        ranges = [(values[place].data_ptr(), size) for place, size in self.inputs]
+        for buffer, size in ((out, self.out.bytes), (lse, self.lse.bytes)):
+            if buffer is None:
+                continue
+            first = buffer.data_ptr()
+            if any(first < other + length and other < first + size for other, length in ranges):
+                return False
+            ranges.append((first, size))
+        return out is None or not out.data_ptr() & _ALIGNMENT
+
+
+def _presented(operand: Operand, values: Sequence[Any]) -> Tensor:
+    if operand.stand_in is not None:
+        return operand.stand_in
+    tensor: Tensor = values[operand.place]
+    return tensor if operand.strides is None else tensor.as_strided(tensor.shape, operand.strides)
+
+
+def make_recipe(
+    call: Call,
+    signature: Signature | None,
+    function: Callable[..., Any] | None,
+    places: Mapping[str, int],
+    out: Tensor | None,
+    lse: Tensor | None,
+) -> Recipe:
+    """The recipe for calls like `call`, whose tensors and parameters are given at `places` among their values.
+
+    `signature` and `function` are None where there is nothing to launch. Raises CallError (E279) for a memory layout
+    that TMA cannot read.
+    """
+    spec = call.spec
+    problems = Diagnostics()
+    operands = [_operand(call, name, places[name], problems) for name in ("q", "k", "v")]
+    out_shape = tuple(call.extents[str(axis.name)] for axis in spec.output.axes)
+    lse_shape = tuple(call.extents[str(axis.name)] for axis in lse_axes(spec))
+    o_buffer = _buffer(out_shape, TORCH_DTYPES[spec.output.dtype], out)
+    axes = [str(axis.name) for axis in spec.output.axes]
+    o_strides = _tma_strides(
+        "out", out_shape, o_buffer.contiguous if out is None else out.stride(), axes, o_buffer.dtype, problems
+    )
+    if out is not None and out.data_ptr() & _ALIGNMENT:
+        _report_address("out", problems)
+    if problems.errors:
+        raise CallError(problems.errors)
+    given = {**call.tensors, **{name: value for name, value in call.params.items() if isinstance(value, Tensor)}}
+    makers, is_fixed = ((), True) if signature is None else _arguments(call, signature, places)
+    plain = all(operand.strides is None and operand.stand_in is None for operand in operands)
+    q = call.tensors["q"]
+    return Recipe(
+        function=function,
+        device=call.device,
+        operands=(operands[0], operands[1], operands[2]),
+        places=(places["q"], places["k"], places["v"]) if plain else None,
+        out=Buffer(out_shape, o_buffer.dtype, o_buffer.contiguous, o_strides, o_buffer.bytes),
+        out_like_q=plain
+        and o_strides is None
+        and (q.shape, q.stride(), q.dtype) == (out_shape, o_buffer.contiguous, o_buffer.dtype),
+        lse=_buffer(lse_shape, torch.float32, lse),
+        fixed=tuple(make(()) for make in makers) if is_fixed else None,
+        makers=makers,
+        numbers=tuple(
+            Number(places[param.name], param)
+            for param in spec.params
+            if param.name in places and not isinstance(call.params[param.name], Tensor)
+        ),
+        inputs=tuple(
+            (places[name], _reach(tensor.shape, tensor.stride()) * tensor.element_size())
+            for name, tensor in given.items()
+            if tensor.numel()
+        ),
+    )
+
+
+def _buffer(shape: tuple[int, ...], dtype: torch.dtype, given: Tensor | None) -> Buffer:
+    contiguous, step = [], 1
+    for extent in reversed(shape):
+        contiguous.append(step)
+        step *= max(extent, 1)
+    dense = tuple(reversed(contiguous))
+    reach = _reach(shape, dense if given is None else given.stride()) if all(shape) else 0
+    return Buffer(shape, dtype, dense, None, reach * dtype.itemsize)
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last of a tensor that has some."""
+    return 1 + sum(stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True))
+
+
+def _operand(call: Call, name: str, place: int, problems: Diagnostics) -> Operand:
+    tensor = call.tensors[name]
+    if tensor.numel() == 0:
+        # a tensor map has no extent of 0; the kernel is told the extent and visits no tile of this
+        shape = [max(extent, 1) for extent in tensor.shape]
+        return Operand(place, None, torch.zeros(shape, dtype=tensor.dtype, device=tensor.device))
+    axes = [str(axis.name) for axis in call.spec.tensor(name).axes]
+    strides = _tma_strides(name, tuple(tensor.shape), tensor.stride(), axes, tensor.dtype, problems)
+    if tensor.data_ptr() & _ALIGNMENT:
+        _report_address(name, problems)
+    return Operand(place, strides, None)
+
+
+def _report_address(name: str, problems: Diagnostics) -> None:
+    message = f"{name} starts at an address that is no multiple of {TMA_BYTES} bytes"
+    problems.error("E279", message, hint=f"{name}.clone() starts at one")
+
+
+def _tma_strides(
+    name: str, shape: tuple[int, ...], given: Strides, axes: list[str], dtype: torch.dtype, problems: Diagnostics
+) -> Strides | None:
+    """Strides that TMA takes, None if `given` are such: axes of extent 1 may have any. Reports what cannot be read."""
+    step = TMA_BYTES // dtype.itemsize
+    inner = next(place for place, axis in enumerate(axes) if axis in ("dim", "dim_v"))
+    strides = list(given)
+    for place, extent in enumerate(shape):
+        wrong = strides[place] != 1 if place == inner else strides[place] % step
+        if extent == 1 and wrong:
+            strides[place] = 1 if place == inner else shape[inner]
+    if strides[inner] != 1:
+        message = f"{name} has stride {strides[inner]} along {axes[inner]}, expected 1"
+        problems.error("E279", message, hint=f"make that axis the innermost in memory: {name}.contiguous()")
+        return None
+    for place, stride in enumerate(strides):
+        if place != inner and stride % step:
+            message = f"{name} has stride {stride} along {axes[place]}, expected a multiple of {step} elements"
+            problems.error("E279", f"{message} ({TMA_BYTES} bytes)", hint=f"{name}.contiguous() has such strides")
+            return None
+    return None if tuple(strides) == tuple(given) else tuple(strides)
+
+
+Maker = Callable[[Sequence[Any]], Any]
+
+
+def _arguments(call: Call, signature: Signature, places: Mapping[str, int]) -> tuple[tuple[Maker, ...], bool]:
+    """What makes each argument after lse, and whether all of them are the same for every call of the layout."""
+    slots_k = call.extents[signature.slots_k]
+    fixed: list[Any] = [slots_k, _pairs_per_section(call, signature, slots_k)]
+    makers: list[Maker] = [_constant(value) for value in fixed]
+    makers += [_capture(call.tensors[name], places[name]) for name in signature.captures]
+    for argument in signature.params:
+        value = call.params[argument.name]
+        if argument.name not in places:
+            makers.append(_constant(int(value) if argument.is_int else float(value)))
+        else:
+            makers.append(_parameter(places[argument.name], value, argument.is_int))
+    makers += [_constant(call.extents[axis]) for axis in signature.sizes]
+    makers += [_capture(call.tensors[name], places[name]) for name in signature.geometry]
+    varying = [*signature.captures, *signature.geometry, *(p.name for p in signature.params if p.name in places)]
+    return tuple(makers), not varying
+
+
+def _pairs_per_section(call: Call, signature: Signature, slots_k: int) -> int:
+    """How many query heads run side by side so that their keys and values stay in the L2 cache."""
+    if not signature.longest_first:
+        return 1
+    group = call.extents["heads"] // call.extents[call.spec.kv_heads_axis]
+    one = max(1, slots_k * signature.row_elements * call.tensors["k"].element_size())
+    return group // signature.pack * max(1, L2_BYTES // one)
+
+
+def _constant(value: Any) -> Maker:
+    return lambda values: value
+
+
+def _capture(tensor: Tensor, place: int) -> Maker:
+    is_bool = tensor.dtype is torch.bool
+    if tensor.numel() == 0:
+        dtype = torch.uint8 if is_bool else tensor.dtype
+        one = torch.zeros(1, dtype=dtype, device=tensor.device)
+        return _constant(one.as_strided([1] * tensor.dim(), [0] * tensor.dim()))
+    if is_bool:
+        return lambda values: values[place].view(torch.uint8)
+    return lambda values: values[place]
+
+
+def _parameter(place: int, value: Value | None, is_int: bool) -> Maker:
+    if isinstance(value, Tensor):
+        return (lambda values: values[place]) if value.dim() == 1 else (lambda values: values[place].reshape(1))
+    return (lambda values: int(values[place])) if is_int else (lambda values: float(values[place]))

@@ -1,0 +1,57 @@
+"""How a compiled kernel is called: what a launch needs to know of its plan, and what the kernel is like to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attn_dsl.lowering.forward import ForwardPlan, ParamArgument
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a kernel after q, k, v, o and lse, in their order, and what some of them are computed from."""
+
+    target: str  # "sm90" | "sm100"
+    arch: str  # that it is compiled for: "sm_90a"
+    slots_k: str  # axis of k whose extent is the first argument: "seq_k" | "total_k"
+    captures: tuple[str, ...]  # names of tensors
+    params: tuple[ParamArgument, ...]
+    sizes: tuple[str, ...]  # axes whose extents are arguments
+    geometry: tuple[str, ...]  # names of tensors
+    row_elements: int  # of a key and its value together
+    pack: int  # query heads that share a tile
+    longest_first: bool  # heads whose keys fit the L2 cache together run side by side
+    threads: int  # of one block
+    shared: int  # bytes of shared memory of one block
+    stages: int  # tiles of K, and of V, in flight
+
+    @staticmethod
+    def of(plan: ForwardPlan, arch: str) -> Signature:
+        return Signature(
+            target=plan.target,
+            arch=arch,
+            slots_k="seq_k" if plan.lengths_k.cu_seqlens is None else "total_k",
+            captures=tuple(capture.name for capture in plan.captures),
+            params=plan.params,
+            sizes=plan.sizes,
+            geometry=plan.geometry,
+            row_elements=plan.dim + plan.dim_v,
+            pack=plan.pack,
+            longest_first=plan.order == "longest_first",
+            threads=plan.threads,
+            shared=plan.shared_bytes,
+            stages=plan.stages,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> Signature:
+        """Raises TypeError or KeyError if `plain` is not what `as_dict` gives."""
+        values: dict[str, Any] = {n: tuple(item) if isinstance(item, list) else item for n, item in plain.items()}
+        values["params"] = tuple(ParamArgument(**item) for item in plain["params"])
+        return Signature(**values)
