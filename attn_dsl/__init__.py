@@ -26,7 +26,7 @@ from .spec import AttentionSpec
 from .spec.model import UNBOUNDED
 
 if TYPE_CHECKING:
-    from .convert import from_flex, from_triton
+    from .convert import block_lists, from_flex, from_triton
     from .serving import append_kv, merge
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "append_kv",
+    "block_lists",
     "capabilities",
     "compile",
     "from_flex",
@@ -52,7 +53,13 @@ __all__ = [
 ]
 
 
-_WITH_TORCH = {"append_kv": "serving", "from_flex": "convert", "from_triton": "convert", "merge": "serving"}
+_WITH_TORCH = {
+    "append_kv": "serving",
+    "block_lists": "convert",
+    "from_flex": "convert",
+    "from_triton": "convert",
+    "merge": "serving",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ the spec is aligned at the top left; a fully masked row gives 0 in both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,17 +19,21 @@ from ..runtime.dtypes import SPELLINGS
 from ..spec.model import DType
 from ..spec.names import DTYPES
 from .agreement import compare
+from .blocks import is_block_mask, mask_of_blocks
 from .rebind import Rebinder
 from .refusal import Refusal
 from .sheet import Converted, Sheet
 from .tracer import NeedsValue, Symbol, Tracer
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 Mod = Callable[..., Any]
 _INDICES = ("b", "h", "q_idx", "kv_idx")
 
 
 def from_flex(
-    mask_mod: Mod | None = None,
+    mask_mod: Mod | BlockMask | None = None,
     score_mod: Mod | None = None,
     *,
     dtype: str | torch.dtype = "bf16",
@@ -43,7 +47,9 @@ def from_flex(
     the spec and come back in `captures`; numbers become constants with the names they have in Python.
 
     Args:
-        mask_mod: `mask_mod(b, h, q_idx, kv_idx)`, true where the key is visible; None: every key is.
+        mask_mod: `mask_mod(b, h, q_idx, kv_idx)`, true where the key is visible; None: every key is. A BlockMask stands
+            for its lists of blocks and its own mask_mod, at the lengths it was made for. Where the blocks only save
+            time, give its `mask_mod`: the tile analysis of a spec needs no lists.
         score_mod: `score_mod(score, b, h, q_idx, kv_idx)`; None: the score itself. Where it gives -inf as it is
             written, the pair is masked instead.
         dtype: of q, k, v.
@@ -65,22 +71,27 @@ def from_flex(
     unknown = set(known) - {"batch", "heads", "seq_q", "seq_k"}
     if unknown:
         raise TypeError(f"from_flex() knows the extents of batch, heads, seq_q and seq_k, not of {sorted(unknown)}")
+    fixed: dict[str, int] = {}
+    mask_function: Any = mask_mod
+    if is_block_mask(mask_mod):
+        fixed = dict(zip(("seq_q", "seq_k"), mask_function.seq_lengths, strict=True))
+        mask_function, known = mask_of_blocks(mask_mod), {**known, **fixed}
     concrete: set[str] = set()
     while True:
         sheet = Sheet()
         tracer = Tracer(sheet, concrete, wanted)
         try:
-            mask = sheet.build.const(True) if mask_mod is None else _traced(tracer, mask_mod, BOOL)
+            mask = sheet.build.const(True) if mask_function is None else _traced(tracer, mask_function, BOOL)
             score = sheet.build.var("score") if score_mod is None else _traced(tracer, score_mod, FLOAT)
             break
         except NeedsValue as needed:
             concrete |= {tracer.origins[name] for name in needed.names}
     _check_params(wanted, concrete, sheet)
     with torch.no_grad():
-        compare(sheet, mask, score, mask_mod, score_mod, known)
-    functions = [_label(kind, mod) for kind, mod in (("mask_mod", mask_mod), ("score_mod", score_mod)) if mod]
+        compare(sheet, mask, score, mask_function, score_mod, known)
+    functions = [_label(kind, mod) for kind, mod in (("mask_mod", mask_function), ("score_mod", score_mod)) if mod]
     title = f"Converted from FlexAttention: {' and '.join(functions)}."
-    return sheet.finish(mask, score, title=title, dtype=spec_dtype(dtype), scale=scale, extents=known)
+    return sheet.finish(mask, score, title=title, dtype=spec_dtype(dtype), scale=scale, extents=known, fixed=fixed)
 
 
 def _traced(tracer: Tracer, mod: Mod, type: ValueType) -> Expr:

@@ -122,9 +122,11 @@ class Sheet:
         dtype: DType,
         scale: float | None,
         extents: Mapping[str, int],
+        fixed: Mapping[str, int] | None = None,
         align: AlignKind = AlignKind.TOP_LEFT,
     ) -> Converted:
-        """The spec of a mask and a score. `extents`: known axis extents, against which captured axes are held.
+        """The spec of a mask and a score. `extents`: known axis extents, against which captured axes are held;
+        `fixed`: those that the spec is made for.
 
         Raises AttnSyntaxError, SpecError: the text breaks a rule of the language.
         """
@@ -132,7 +134,7 @@ class Sheet:
         roots = [mask, score]
         if align is AlignKind.TOP_LEFT:
             roots = self._name_axes(roots, extents)
-        text = self._text(roots, title, dtype, scale, align)
+        text = self._text(roots, title, dtype, scale, align, fixed or {})
         used = {str(node.attr) for node in children_first(roots) if node.op == "read"}
         captures = {
             name: capture.tensor
@@ -181,7 +183,15 @@ class Sheet:
             replaced[node] = node if args == node.args else Expr(node.op, args, node.attr, node.type)
         return replaced[root]
 
-    def _text(self, roots: list[Expr], title: str, dtype: DType, scale: float | None, align: AlignKind) -> str:
+    def _text(
+        self,
+        roots: list[Expr],
+        title: str,
+        dtype: DType,
+        scale: float | None,
+        align: AlignKind,
+        fixed: Mapping[str, int],
+    ) -> str:
         reached = {str(node.attr) for node in children_first(roots) if node.op in ("read", "param")}
         names = (name for number in itertools.count(1) if not self._is_used(name := f"t{number}"))
         (mask, score), shared = shared_texts([_spelled(root) for root in roots], names)
@@ -193,6 +203,7 @@ class Sheet:
             if capture.name in reached
         ]
         lines += [_declaration(scalar) for scalar in self.scalars.values() if scalar.name in reached]
+        lines += [f"axis {name} = {extent}" for name, extent in fixed.items()]
         lines += ["", f"align {align.value}"]
         lines += [f"let {name} = {text}" for name, text in shared]
         lines += [] if scale is None else [f"scale = {scale!r}"]

@@ -114,6 +114,7 @@ _SENTENCES = {
     "E400": "A function is converted if the language has a spelling for everything it computes.",
     "E401": "A converted function gives what the original gives.",
     "E402": "A name of a function has a meaning in an attention: an index, a length, a tensor, or a number.",
+    "E403": "Lists of blocks name each block of keys of a row once, and fit the table that a spec reads.",
 }
 
 RULES: dict[str, Rule] = {code: Rule(code, sentence) for code, sentence in _SENTENCES.items()}
