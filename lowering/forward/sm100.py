@@ -11,6 +11,7 @@ from attn_dsl.lowering.forward.plan import ELEMENT_BYTES, ForwardPlan, ShapeClas
 from attn_dsl.lowering.forward.rules import MAX_SHARED
 from attn_dsl.lowering.forward.sm100_plan import PAIRS, ROWS, Sm100Plan
 from attn_dsl.lowering.forward.sm100_rules import KEYS, QUERY_TILES, check
+from attn_dsl.lowering.tiles.dependence import HEAD, Dependence
 from attn_dsl.spec.model import AttentionSpec
 
 __all__ = ["Sm100Plan", "check", "pack_of", "refusals", "select"]
@@ -19,6 +20,7 @@ TARGET = "sm100"
 HONOURED = (*sm90.HONOURED, "exp2_share")
 KEYS_PER_TILE = KEYS[-1]
 MAX_TILES_IN_FLIGHT = 4  # of K and of V
+MAX_PACK = 16  # query heads, where rows of Q and O are found one by one
 THRESHOLD = 8.0  # in base 2; weights up to 2^8 are as precise as weights up to 1, and far from the end of f16
 WIDE = 128  # elements: wider heads go through shared memory in parts, of 64 or 128 elements
 NARROW_PART = 64
@@ -35,8 +37,9 @@ class TileShape:
 
 # Two outputs of more than 128 columns do not fit tensor memory beside two slots of scores.
 TABLE = (TileShape(192, WIDE, 2), TileShape(256, 256, 1))
-# Query tiles -> registers per thread of softmax, of correction, and of the warps that load, multiply and store.
-REGISTERS = {2: (192, 80, 48), 1: (240, 136, 128)}
+# Registers per thread of softmax, of correction, and of the warps that load, multiply and store; with two query tiles,
+# also where correction copies Q and O row by row; with one.
+TWO_TILES, TWO_TILES_BY_ROWS, ONE_TILE = (184, 80, 64), (176, 96, 64), (240, 136, 128)
 
 
 def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
@@ -45,8 +48,9 @@ def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
 
 
 def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
-    if spec.pack_gqa == "on":
-        yield sm90.refusal(TARGET, "'pack gqa on' is not built", "'pack gqa auto' leaves the choice to the compiler")
+    if spec.pack_gqa == "on" and _differs_by_head(spec):
+        message = "'pack gqa on', but the mask differs from head to head, so heads do not visit the same keys"
+        yield sm90.refusal(TARGET, message, "'pack gqa auto' leaves the choice to the compiler")
     for key, value in spec.schedule:
         if key not in HONOURED:
             yield sm90.refusal(TARGET, f"a schedule cannot set {key}", f"it can set {', '.join(HONOURED)}")
@@ -58,9 +62,16 @@ def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
             yield sm90.refusal(TARGET, message, f"the nearest is {nearest}")
 
 
-def pack_of(spec: AttentionSpec, group: int) -> int:  # noqa: ARG001 - as every target is asked
-    """How many of the `group` query heads of a K/V head share a tile: here each has tiles of its own."""
-    return 1
+def pack_of(spec: AttentionSpec, group: int) -> int:
+    """How many of the `group` query heads of a K/V head share a tile: all, up to 16 or if the rows of a tile divide by
+    them. Tiles of keys are then visited once for all of them. A mask that differs from head to head keeps them apart.
+    """
+    packs = group <= MAX_PACK or ROWS % group == 0
+    return group if packs and spec.pack_gqa != "off" and not _differs_by_head(spec) else 1
+
+
+def _differs_by_head(spec: AttentionSpec) -> bool:
+    return bool(Dependence(spec).on(spec.mask, HEAD))
 
 
 def select(spec: AttentionSpec, shape: ShapeClass) -> Sm100Plan:
@@ -89,7 +100,9 @@ def _plan(spec: AttentionSpec, shared: ForwardPlan) -> Sm100Plan:
         dim, dim_v = (-(-extent // NARROW_PART) * NARROW_PART for extent in (dim, dim_v))
     tiles = next((row for row in TABLE if dim <= row.max_dim and dim_v <= row.max_dim_v), TABLE[-1])
     query_tiles = hints["tile_q"] // ROWS if "tile_q" in hints else tiles.query_tiles
-    softmax, correction, other = REGISTERS[query_tiles]
+    by_rows = ROWS % shared.pack != 0
+    registers = ONE_TILE if query_tiles == 1 else TWO_TILES_BY_ROWS if by_rows else TWO_TILES
+    softmax, correction, other = registers
     wide_part = WIDE if dim % WIDE == 0 and dim_v % WIDE == 0 else NARROW_PART
     share = hints.get("exp2_share")
     values = {field.name: getattr(shared, field.name) for field in fields(ForwardPlan)}

@@ -97,9 +97,9 @@ class Sm100Plan(ForwardPlan):
     def edges(self) -> tuple[Edge, ...]:
         """The mbarriers in their order in shared memory."""
         softmax, correction = self.role("softmax").threads, self.role("correction").threads
-        queries = 1 if self.by_tma else self.role("load").threads
+        queries = ("load", 1) if self.by_tma else ("correction", correction)
         return (
-            Edge("q_full", self.query_tiles, (("load", queries),), "queries have landed"),
+            Edge("q_full", self.query_tiles, (queries,), "queries have landed"),
             Edge("kv_full", self.stages, (("load", 1),), "a part of keys or values has landed"),
             Edge("kv_empty", self.stages, (("mma", 1),), "a part of keys or values is used up"),
             Edge("s_full", SLOTS, (("mma", 1),), "scores are there; with two query tiles, the output before them too"),

@@ -6,6 +6,8 @@ from cutlass import Float32, Int32, const_expr
 
 from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.softmax import LN_2, LOG2_E, normalised
+from attn_dsl.kernels.sm100.forward.epilogue import scatter_tile
+from attn_dsl.kernels.sm100.forward.load import gather_queries
 from attn_dsl.kernels.sm100.forward.turns import next_scores
 from attn_dsl.kernels.sm100.forward.visits import first_row_of, query_of, visits
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
@@ -69,20 +71,25 @@ def correct_tiles(
     barriers: cutlass.Constexpr,
     memory: cute.Pointer,
     statistics: cute.Tensor,
-    o_tiles: Values,
+    queries: Values,
+    outputs: Values,
     mLSE: cute.Tensor,
     tile: Int32,
     thread: Int32,
 ) -> None:
     """Rescales and finishes all query tiles; a thread works on one row of each.
 
-    Bit i of `begun` and `turns` is of query tile i: there is an output, the parity of the phase in which its next
-    statistics come.
+    `queries` are mQ and its tiles in shared memory, `outputs` mO and its tiles. Bit i of `begun` and `turns` is of
+    query tile i: there is an output, the parity of the phase in which its next statistics come.
     """
+    mQ, q_tiles = queries
+    mO, o_tiles = outputs
     seen = visits(plan, scope.fresh(), tile)
+    if const_expr(not plan.by_tma):
+        gather_queries(plan, scope, barriers, mQ, q_tiles, seen, tile, thread)
     following, sees, n = seen.following, seen.sees, seen.first
     begun, turns = Int32(0), Int32(0)
-    slot, outputs = Int32(0), Int32(1)  # with one query tile: the slot of the scores, the parity of the last output
+    slot, last_output = Int32(0), Int32(1)  # with one query tile: the slot of the scores, the parity of the last output
     while n >= 0:
         for place in cutlass.range_constexpr(plan.query_tiles):
             if sees(place, n):
@@ -94,7 +101,7 @@ def correct_tiles(
                 if const_expr(plan.keys_ahead):
                     # every phase is waited for: by its parity alone it is not told from the one before the last
                     if begun != 0:
-                        barriers.wait("o_full", 0, outputs)
+                        barriers.wait("o_full", 0, last_output)
                 # there is no output before the first tile; with more than one query tile, scores that are there say
                 # that the output before them is complete
                 if changes and begun & bit != 0:
@@ -105,7 +112,7 @@ def correct_tiles(
                 begun |= bit
                 if const_expr(plan.keys_ahead):
                     slot, turns = next_scores(plan, slot, turns)
-                    outputs ^= 1
+                    last_output ^= 1
                 else:
                     turns ^= bit
         n = following(n)
@@ -124,11 +131,14 @@ def correct_tiles(
         if q_idx < scope.seq_q:
             mLSE[q_idx, head, scope.b] = lse if const_expr(plan.lse_base == "2") else lse * LN_2
         if begun & 1 << place != 0:
-            barriers.wait("o_full", place, outputs if const_expr(plan.keys_ahead) else Int32(0))
+            barriers.wait("o_full", place, last_output if const_expr(plan.keys_ahead) else Int32(0))
             fence_after()
             stage(plan, memory, o_tiles[place], place, factor, True, thread)
         else:
             stage(plan, memory, o_tiles[place], place, factor, False, thread)
-        # what threads wrote must be visible to the copy engine before it is told
-        cute.arch.fence_view_async_shared()
+        if const_expr(plan.by_tma):
+            # what threads wrote must be visible to the copy engine before it is told
+            cute.arch.fence_view_async_shared()
         barriers.arrive("o_staged", place)
+        if const_expr(not plan.by_tma):
+            scatter_tile(plan, scope, barriers, mO, o_tiles[place], tile, place, thread)

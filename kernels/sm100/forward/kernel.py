@@ -22,6 +22,7 @@ from attn_dsl.kernels.common.launch import ELEMENTS, Values, ordered, split_argu
 from attn_dsl.kernels.common.leaves import Scope
 from attn_dsl.kernels.common.scheduler import tile_of_block
 from attn_dsl.kernels.mma_sm100_desc import start_address
+from attn_dsl.kernels.pack_gqa import Packing
 from attn_dsl.kernels.sm100.forward.barriers import Barriers
 from attn_dsl.kernels.sm100.forward.correction import correct_tiles
 from attn_dsl.kernels.sm100.forward.epilogue import store_tiles
@@ -93,12 +94,14 @@ class Forward:
         k_layout = tile_layout(element, plan.tile_k, plan.k_part)
         v_layout = tile_layout(element, plan.tile_k, plan.v_part)
         o_layout = tile_layout(o_element, ROWS, plan.dim_v_padded)
-        rows = (plan.pack, ROWS // plan.pack)
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-        q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (rows, plan.dim_padded))
         k_atom, k_tensor = cpasync.make_tiled_tma_atom(load, mK, k_layout, (plan.tile_k, plan.k_part))
         v_atom, v_tensor = cpasync.make_tiled_tma_atom(load, mV, v_layout, (plan.tile_k, plan.v_part))
-        o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_layout, (rows, plan.dim_v_padded))
+        q_atom, q_tensor, o_atom, o_tensor = None, mQ, None, mO
+        if const_expr(plan.by_tma):
+            rows = Packing(plan.pack, ROWS).box
+            q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (rows, plan.dim_padded))
+            o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_layout, (rows, plan.dim_v_padded))
         heads, seq_q = mQ.shape[0]
         tiles = cute.ceil_div(seq_q * plan.pack, plan.tile_q)
         self.kernel(
@@ -150,7 +153,8 @@ class Forward:
             cute.arch.relinquish_tmem_alloc_permit()
         if warp == load:
             for atom in atoms:
-                cpasync.prefetch_descriptor(atom)
+                if const_expr(atom is not None):
+                    cpasync.prefetch_descriptor(atom)
         fence_before()
         cute.arch.sync_threads()
         fence_after()
@@ -180,7 +184,8 @@ class Forward:
             softmax_tiles(plan, scope, barriers, memory, statistics, element, tile, query_tile, thread)
         elif warp < mma:
             cute.arch.setmaxregister_decrease(plan.registers_correction)
-            correct_tiles(plan, scope, barriers, memory, statistics, o_tiles, mLSE, tile, thread)
+            queries, outputs = (mQ, q_tiles), (mO, o_tiles)
+            correct_tiles(plan, scope, barriers, memory, statistics, queries, outputs, mLSE, tile, thread)
         else:
             cute.arch.setmaxregister_decrease(plan.registers_producer)
             if warp == mma:
@@ -193,7 +198,8 @@ class Forward:
             elif warp == load:
                 load_tiles(plan, scope, barriers, (q_atom, k_atom, v_atom), (mQ, mK, mV), (q_tiles, sK, sV), tile)
             elif warp == epilogue:
-                store_tiles(plan, scope, barriers, o_atom, mO, o_tiles, tile)
+                if const_expr(plan.by_tma):
+                    store_tiles(plan, scope, barriers, o_atom, mO, o_tiles, tile)
         fence_before()
         cute.arch.sync_threads()
         if warp == mma:

@@ -8,8 +8,9 @@ import cutlass.cute as cute
 from cutlass import Int32, const_expr
 
 from attn_dsl.kernels.common.launch import Values, tma_copy
+from attn_dsl.kernels.pack_gqa import Packing, load_rows
 from attn_dsl.kernels.sm100.forward.turns import next_part
-from attn_dsl.kernels.sm100.forward.visits import visits
+from attn_dsl.kernels.sm100.forward.visits import first_row_of, visits
 from attn_dsl.lowering.forward.sm100_plan import ROWS
 
 
@@ -52,6 +53,51 @@ def fetch_parts(
 
 
 @cute.jit
+def fetch_queries(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    barriers: cutlass.Constexpr,
+    atom: cute.CopyAtom,
+    mQ: cute.Tensor,
+    q_tile: cute.Tensor,
+    tile: Int32,
+    place: cutlass.Constexpr[int],
+) -> None:
+    """Copies query tile `place`, a box of heads and queries."""
+    packing = Packing(plan.pack, ROWS)
+    gQ = cute.local_tile(mQ[None, None, scope.b], (packing.box, plan.dim_padded), (None, 0))
+    source, target = tma_copy(atom, gQ, cute.append_ones(q_tile, up_to_rank=3))
+    bytes_ = ROWS * plan.dim_padded * q_tile.element_type.width // 8
+    box = packing.place(scope.h, tile * plan.query_tiles + place)
+    fetch(barriers, "q_full", Int32(place), bytes_, atom, source[None, box], target[None, 0])
+
+
+@cute.jit
+def gather_queries(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    barriers: cutlass.Constexpr,
+    mQ: cute.Tensor,
+    q_tiles: Values,
+    seen: cutlass.Constexpr,
+    tile: Int32,
+    thread: Int32,
+) -> None:
+    """Copies query tiles row by row. Run by the correction warpgroup, which has nothing to correct yet."""
+    rows = Packing(plan.pack, ROWS).view(mQ[None, None, scope.b], scope.h)
+    for place in cutlass.range_constexpr(plan.query_tiles):
+        if seen.tiles[place].first >= 0:
+            load_rows(rows, q_tiles[place], first_row_of(plan, tile, place), thread, ROWS)
+    cute.arch.cp_async_commit_group()
+    cute.arch.cp_async_wait_group(0)
+    # threads wrote them, matrix products read them through the async proxy
+    cute.arch.fence_view_async_shared()
+    for place in cutlass.range_constexpr(plan.query_tiles):
+        if seen.tiles[place].first >= 0:
+            barriers.arrive("q_full", place)
+
+
+@cute.jit
 def load_tiles(
     plan: cutlass.Constexpr,
     scope: cutlass.Constexpr,
@@ -65,7 +111,6 @@ def load_tiles(
     q_atom, k_atom, v_atom = atoms
     mQ, mK, mV = tensors
     q_tiles, sK, sV = shared
-    gQ = cute.local_tile(mQ[None, None, scope.b], ((plan.pack, ROWS // plan.pack), plan.dim_padded), (None, 0))
     gK = cute.local_tile(mK[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.k_part), (None, None))
     gV = cute.local_tile(mV[None, None, scope.kv_h, scope.b], (plan.tile_k, plan.v_part), (None, None))
     k_source, k_target = tma_copy(k_atom, gK, sK)
@@ -77,12 +122,10 @@ def load_tiles(
     following, n = seen.following, seen.first  # an object whose methods are called would be carried by the loop below
     if n >= 0:
         slot, parity = fetch_parts(*keys, n, Int32(0), Int32(0))
-        for place in cutlass.range_constexpr(plan.query_tiles):
-            if seen.tiles[place].first >= 0:
-                q_source, q_target = tma_copy(q_atom, gQ, cute.append_ones(q_tiles[place], up_to_rank=3))
-                q_bytes = ROWS * plan.dim_padded * q_tiles[place].element_type.width // 8
-                source = q_source[None, (scope.h // plan.pack, tile * plan.query_tiles + place)]
-                fetch(barriers, "q_full", Int32(place), q_bytes, q_atom, source, q_target[None, 0])
+        if const_expr(plan.by_tma):
+            for place in cutlass.range_constexpr(plan.query_tiles):
+                if seen.tiles[place].first >= 0:
+                    fetch_queries(plan, scope, barriers, q_atom, mQ, q_tiles[place], tile, place)
         if const_expr(not plan.keys_ahead):
             slot, parity = fetch_parts(*values, n, slot, parity)
         before = n
