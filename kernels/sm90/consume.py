@@ -15,15 +15,23 @@ from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.masks import mask_scores
 from attn_dsl.kernels.common.scores import score_scores
-from attn_dsl.kernels.common.softmax import LOG2_E, finish_softmax, online_softmax
+from attn_dsl.kernels.common.softmax import LOG2_E
 from attn_dsl.kernels.common.tiles import tile_bounds
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
 from attn_dsl.kernels.sm90.clear import clear_rows, clear_values, may_end_early
+from attn_dsl.kernels.sm90.softmax import (
+    COLUMNS_PER_STEP,
+    ROWS_PER_THREAD,
+    by_row,
+    finish_softmax,
+    move_reference,
+    reference_serves,
+    rescale,
+    weigh,
+)
 from attn_dsl.lowering.forward.rules import ROWS
 
-ROWS_PER_THREAD = 2  # of a 64-row wgmma accumulator: lane // 4 and 8 below
 ROW_STEP = 8
-COLUMNS_PER_STEP = 2  # neighbouring columns a lane holds of every 8
 
 
 def multiply(
@@ -38,30 +46,6 @@ def multiply(
         cute.gemm(atom, accumulator, a[None, None, block], b[None, None, block], accumulator)
         atom.set(warpgroup.Field.ACCUMULATE, True)
     warpgroup.commit_group()
-
-
-def by_row(accumulator: cute.Tensor) -> cute.Tensor:
-    """An accumulator ((2, 2, N / 8), 1, 1) viewed as (2 rows, N / 4 columns)."""
-    steps = cute.size(accumulator) // 4
-    layout = cute.make_layout((ROWS_PER_THREAD, (COLUMNS_PER_STEP, steps)), stride=(2, (1, 4)))
-    return cute.make_tensor(accumulator.iterator, layout)
-
-
-def rescale(accumulator: cute.Tensor, factors: list[Float32]) -> None:
-    """Multiplies each row of an accumulator with its factor."""
-    rows = by_row(accumulator)
-    for row in range(ROWS_PER_THREAD):
-        for column in range(cute.size(rows, mode=[1])):
-            rows[row, column] = rows[row, column] * factors[row]
-
-
-def convert(source: cute.Tensor, target: cute.Tensor) -> None:
-    """Rounds f32 values to 16 bits, two neighbours at a time, in register order."""
-    pairs = cute.size(source) // 2
-    wide = cute.make_tensor(source.iterator, cute.make_layout((2, pairs)))
-    narrow = cute.make_tensor(target.iterator, cute.make_layout((2, pairs)))
-    for pair in range(pairs):
-        narrow[None, pair].store(wide[None, pair].load().to(target.element_type))
 
 
 @cute.jit
@@ -82,25 +66,19 @@ def pass_turn(barriers: cutlass.Constexpr[ForwardBarriers], group: Int32) -> Non
 
 
 @cute.jit
-def attend(
+def score_and_mask(
     plan: cutlass.Constexpr,
     scope: cutlass.Constexpr,
     fragment: cutlass.Constexpr,
     scores: cute.Tensor,
     tile: Int32,
-    scale: Float32,
-    row_max: cute.Tensor,
-    row_sum: cute.Tensor,
     masked: cutlass.Constexpr[bool],
-    first: cutlass.Constexpr[bool],
-) -> list[Float32]:
-    """Scores of one tile to weights, in place; returns the factors of what was accumulated before."""
+) -> None:
+    """Dot products of one tile to scores, in place."""
     viewed = by_row(scores)
     score_scores(plan, scope.fresh(), fragment, viewed, tile, inside=not masked)
     if const_expr(masked):
         mask_scores(plan, scope.fresh(), fragment, viewed, tile)
-    to_log2 = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
-    return online_softmax(viewed, row_max, row_sum, to_log2, first)
 
 
 @cute.jit
@@ -122,7 +100,7 @@ def step(
     """One tile: its scores, the output of the tile before, then its weights. `state` is the ring's place before."""
     qk, pv = products
     queries, keys, values, weights = operands
-    scores, output, row_max, row_sum = accumulators
+    scores, output, reference, row_sum = accumulators
     _, k_pipe, v_pipe = pipes
     before = state.clone()
     state.advance()
@@ -134,12 +112,15 @@ def step(
     pass_turn(barriers, group)
     warpgroup.wait_group(1)
     k_pipe.consumer_release(state)
-    factors = attend(plan, scope, fragment, scores, tile, scale, row_max, row_sum, masked, False)
+    score_and_mask(plan, scope, fragment, scores, tile, masked)
     warpgroup.wait_group(0)
     v_pipe.consumer_release(before)
-    convert(scores, weights)
-    if cute.arch.vote_any_sync(factors[0] != 1.0 or factors[1] != 1.0):
-        rescale(output, factors)
+    sums = weigh(scores, weights, reference, scale)
+    if cute.arch.vote_all_sync(reference_serves(sums)):
+        for row in cutlass.range_constexpr(ROWS_PER_THREAD):
+            row_sum[row] = row_sum[row] + sums[row]
+    else:
+        move_reference(scores, weights, output, reference, row_sum, scale)
     return state
 
 
@@ -169,10 +150,10 @@ def consume_tiles(
     scores = cute.make_rmem_tensor(qk.partition_shape_C((plan.tile_q, plan.tile_k)), Float32)
     output = cute.make_rmem_tensor(pv.partition_shape_C((plan.tile_q, plan.dim_v_padded)), Float32)
     weights = pv_part.make_fragment_A(pv.partition_shape_A((plan.tile_q, plan.tile_k)))
-    row_max = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
+    reference = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
     row_sum = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
     output.fill(0.0)
-    row_max.fill(-Float32.inf)
+    reference.fill(-Float32.inf)
     row_sum.fill(0.0)
 
     own = group * ROWS + lane // 32 * 16 + lane % 32 // 4
@@ -186,6 +167,7 @@ def consume_tiles(
         heads=heads,
     )
     (scale,) = scope.fresh().uniform(plan.scale)
+    scale = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
     bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row)
     last_visited, is_full = bounds.last_visited, bounds.is_full  # an object would be carried by the branches below
     n = bounds.first
@@ -195,7 +177,7 @@ def consume_tiles(
         if const_expr(barriers.turn):
             if group == len(barriers.turn) - 1:
                 pass_turn(barriers, group)
-        operands, accumulators = (queries, keys, values, weights), (scores, output, row_max, row_sum)
+        operands, accumulators = (queries, keys, values, weights), (scores, output, reference, row_sum)
         fixed = (plan, barriers, scope, fragment, products, operands, accumulators, pipes, group, scale)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, plan.stages)
         k_pipe.consumer_wait(state)
@@ -204,8 +186,8 @@ def consume_tiles(
         multiply(qk, scores, queries, keys[None, None, None, state.index], False)
         warpgroup.wait_group(0)
         k_pipe.consumer_release(state)
-        attend(plan, scope, fragment, scores, n, scale, row_max, row_sum, True, True)
-        convert(scores, weights)
+        score_and_mask(plan, scope, fragment, scores, n, True)
+        move_reference(scores, weights, output, reference, row_sum, scale, first=True)
         if const_expr(may_end_early(plan)):
             v_pipe.consumer_wait(state)
             clear_values(plan, barriers, sV[None, None, state.index], scope.seq_k - n * plan.tile_k, thread)
@@ -225,13 +207,12 @@ def consume_tiles(
         v_pipe.consumer_release(state)
 
     ending = scope.fresh()
-    to_log2 = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
     factors, lse = [], []
     for row in cutlass.range_constexpr(ROWS_PER_THREAD):
         sink = None
         if const_expr(plan.sink is not None):
             sink = ending.evaluate([plan.sink], row=ending.rows(fragment)[row])[0] * LOG2_E
-        factor, logarithm = finish_softmax(row_max[row], row_sum[row], to_log2, sink)
+        factor, logarithm = finish_softmax(reference[row], row_sum[row], sink)
         factors.append(factor)
         lse.append(logarithm)
     rescale(output, factors)

@@ -9,8 +9,8 @@ from attn_dsl.kernels.common.launch import Values, tma_copy
 from attn_dsl.kernels.common.softmax import LANES_PER_ROW, LN_2
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
 from attn_dsl.kernels.pack_gqa import store_rows
-from attn_dsl.kernels.sm90.consume import convert
 from attn_dsl.kernels.sm90.load import packing
+from attn_dsl.kernels.sm90.softmax import convert
 from attn_dsl.lowering.forward import ForwardPlan
 from attn_dsl.lowering.forward.rules import ROWS
 
