@@ -17,6 +17,7 @@ from attn_dsl.expr import FLOAT, Expr, children_first
 from attn_dsl.expr.evaluate import method_name
 from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, saturated, smaller, widened
 from attn_dsl.kernels.common.fragment import Fragment
+from attn_dsl.kernels.common.pairs import Pair, each
 from attn_dsl.lowering.forward import CaptureArgument, ForwardPlan
 from attn_dsl.lowering.forward.logits import BASE, STEP
 
@@ -59,16 +60,16 @@ class Arguments:
 class Place:
     """One row or one column, and what is known there."""
 
-    index: Any  # Int32: q_idx or kv_idx, inside the sequence wherever an expression reads or divides by it
+    index: Any  # Int32, or a Pair: q_idx or kv_idx, inside the sequence wherever an expression reads or divides by it
     head: Any = None  # Int32: the row's query head, where rows of several heads share a tile
     base: Any = None  # Int32, of a column: the thread's first one in the tile; None: `index` itself
-    step: int = 0  # index - base
+    step: Any = 0  # int, or a Pair: index - base
     values: dict[Any, Any] = field(default_factory=dict)
 
     def part(self, name: str) -> Any:
         """A column's `kv_idx`, or one of the two parts it is the sum of."""
         if name == STEP:
-            return Int32(self.step)
+            return each(Int32, self.step)
         return self.index if name == "kv_idx" or self.base is None else self.base
 
 
@@ -139,10 +140,18 @@ class Scope:
             return Place(smaller(kv_idx, larger(self.seq_k - Int32(1), Int32(0))))
         return Place(kv_idx, base=base, step=step)
 
+    def column_pair(self, base: Any, step: int, *, clamp: bool) -> Place:
+        """The columns base + step and base + step + 1, as `column` makes each."""
+        low, high = (self.column(base, at, clamp=clamp) for at in (step, step + 1))
+        return Place(Pair(low.index, high.index), base=low.base, step=Pair(low.step, high.step))
+
     def evaluate(
         self, roots: Iterable[Expr], row: Place | None = None, column: Place | None = None, score: Any = None
     ) -> list[Any]:
-        """The values of `roots` at a row, a column and a score, as far as they depend on them."""
+        """The values of `roots` at a row, a column and a score, as far as they depend on them.
+
+        With a pair of columns `score` is a Pair, and so is what depends on either.
+        """
         algebra = CuteAlgebra(self.plan.wide)
         wanted = list(roots)
         here: dict[Any, Any] = {}
@@ -172,14 +181,22 @@ class Scope:
                 values[node] = self._leaf(node, operands, row, column, score)
             elif node.op == "add" and node.type is FLOAT and (product := _product(node, depends)) is not None:
                 x, y = (kept(factor)[factor] for factor in product.args)
-                values[node] = algebra.fma(x, y, operands[0] if product is node.args[1] else operands[1])
+                rest = operands[0] if product is node.args[1] else operands[1]
+                values[node] = each(algebra.fma, x, y, rest, packed="fma")
             elif node.op == "div" and not node.args[0].is_const and depends[node.args[1]] < depends[node]:
-                values[node] = algebra.mul(operands[0], _inverse(algebra, node.args[1], kept(node.args[1])))
+                inverse = _inverse(algebra, node.args[1], kept(node.args[1]))
+                values[node] = each(algebra.mul, operands[0], inverse, packed="mul")
             else:
-                method = getattr(algebra, method_name(node.op))
-                value = method(*widened(node, operands, self.plan.wide))
-                values[node] = narrowed(node, value, self.plan.wide)
+                values[node] = self._operator(algebra, node, operands)
         return [kept(root)[root] for root in wanted]
+
+    def _operator(self, algebra: CuteAlgebra, node: Expr, operands: tuple[Any, ...]) -> Any:
+        wide = self.plan.wide
+
+        def value(*given: Any) -> Any:
+            return narrowed(node, getattr(algebra, method_name(node.op))(*widened(node, given, wide)), wide)
+
+        return each(value, *operands, packed=node.op if node.type is FLOAT else "")
 
     @property
     def _by_row(self) -> frozenset[str]:
@@ -195,7 +212,7 @@ class Scope:
         if node.op == "param":
             return self._param(name, row)
         if node.op == "read":
-            return self._element(name, operands)
+            return each(lambda *indices: self._element(name, indices), *operands)
         if name in ("q_idx", "q_pos"):
             assert row is not None
             return row.index if name == "q_idx" else row.index + self.uniform(self.plan.shift)[0]
@@ -244,5 +261,5 @@ def _inverse(algebra: CuteAlgebra, divisor: Expr, values: dict[Any, Any]) -> Any
     """1 / divisor, kept beside the divisor's value."""
     key = ("inverse", divisor)
     if key not in values:
-        values[key] = algebra.inverse(values[divisor])
+        values[key] = each(algebra.inverse, values[divisor])
     return values[key]

@@ -8,22 +8,40 @@ from cutlass import Int32
 
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.leaves import COLUMN, Scope, needs_inside
+from attn_dsl.kernels.common.pairs import Pair
 from attn_dsl.lowering.forward import ForwardPlan
 
 
 def score_scores(
-    plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, tile: Any, *, inside: bool = False
+    plan: ForwardPlan,
+    scope: Scope,
+    fragment: Fragment,
+    scores: Any,
+    tile: Any,
+    *,
+    inside: bool = False,
+    pairs: bool = False,
 ) -> None:
     """Replaces the dot products of key tile `tile` (Int32) by score(scale * dot product) * log2(e).
 
     `scores` is f32 (rows, columns), a row per entry of `fragment.rows`; `inside` says that the tile ends inside the
-    sequence. With `plan.fold_scale` nothing is done: the softmax multiplies by scale * log2(e).
+    sequence, `pairs` that the device computes two floats at a time. With `plan.fold_scale` nothing is done: the softmax
+    multiplies by scale * log2(e).
     """
     if plan.fold_scale:
         return
     clamp = not inside and needs_inside([plan.logit], COLUMN)
     rows = scope.rows(fragment)
     start = tile * Int32(plan.tile_k) + fragment.base
+    if pairs:
+        for j in range(0, fragment.count, 2):
+            column = scope.column_pair(start, fragment.offset(j), clamp=clamp)
+            for place, row in enumerate(rows):
+                both = Pair(scores[place, j], scores[place, j + 1])
+                (value,) = scope.evaluate([plan.logit], row=row, column=column, score=both)
+                both = value if isinstance(value, Pair) else Pair(value, value)
+                scores[place, j], scores[place, j + 1] = both.low, both.high
+        return
     for j in range(fragment.count):
         column = scope.column(start, fragment.offset(j), clamp=clamp)
         for place, row in enumerate(rows):

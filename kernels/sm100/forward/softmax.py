@@ -95,7 +95,7 @@ def step(
     row = load_row(memory, scores_at, plan.tile_k, LOAD_COLUMNS, thread)
     cute.arch.fence_view_async_tmem_load()
     viewed = cute.make_tensor(row.iterator, cute.make_layout((1, plan.tile_k)))
-    score_scores(plan, scope.fresh(), fragment, viewed, n, inside=not masked)
+    score_scores(plan, scope.fresh(), fragment, viewed, n, inside=not masked, pairs=True)
     if const_expr(masked):
         mask_scores(plan, scope.fresh(), fragment, viewed, n)
     largest = largest_of([reference, *(row[place] for place in range(plan.tile_k))])
