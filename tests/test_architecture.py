@@ -99,6 +99,12 @@ ROOMS = (
         external="torch",
         why="works on results and on storage, whatever spec or kernel they are of",
     ),
+    room(
+        "integrations",
+        may="diagnostics expr reference runtime spec syntax",
+        external="torch transformers",
+        why="brings specs into other people's libraries; what a spec means and how it runs is decided elsewhere",
+    ),
     room("cli", may="*", external="PIL numpy torch", why="a user of the whole package; numpy reads .npy files"),
     room("", may="*", external="torch", why="the facade puts the rooms together"),
 )

@@ -110,11 +110,22 @@ _SENTENCES = {
     "E314": "Memory given to a kernel stays allocated and keeps its size until the launch is over.",
     "E315": "A device has one of the architectures the emulator models.",
     "E319": "A kernel runs without findings.",
+    # E32x: compiled kernels and bundles
+    "E320": "A bundle is complete, and every file of it has the checksum that its SHA256SUMS states.",
+    "E321": "A bundle is of the format, the version and a machine that it is loaded on.",
+    "E322": "A bundle has a kernel for the shape class of a call.",
+    "E323": "Kernels of a bundle are linked by a C compiler.",
+    "E324": "A launch has the grid of its kernel's plan, or None.",
+    "E325": "What is asked of the kernel of a compiled object is asked when it has one.",
     # E40x: what is converted from other tools
     "E400": "A function is converted if the language has a spelling for everything it computes.",
     "E401": "A converted function gives what the original gives.",
     "E402": "A name of a function has a meaning in an attention: an index, a length, a tensor, or a number.",
     "E403": "Lists of blocks name each block of keys of a row once, and fit the table that a spec reads.",
+    # E41x: specs inside other libraries
+    "E410": "A spec inside transformers computes on dense tensors; padding and caches are the model's.",
+    "E411": "Every input of a spec inside transformers has a value in the layer that calls it.",
+    "E412": "A spec inside transformers does what the layer asks for: its mask, its scale, and nothing is dropped.",
 }
 
 RULES: dict[str, Rule] = {code: Rule(code, sentence) for code, sentence in _SENTENCES.items()}

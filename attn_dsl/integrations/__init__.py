@@ -1,0 +1,1 @@
+"""Specs inside other people's libraries. Each module needs the library it is named after."""
