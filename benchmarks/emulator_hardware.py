@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,11 @@ def _flash_cases() -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
     }
 
 
-def record_flash() -> list[dict[str, Any]]:
+def record_calls(calls: Mapping[str, Callable[[], Sequence[torch.Tensor]]]) -> list[dict[str, Any]]:
+    """What the launches of each call did; a call returns its outputs: out, then lse."""
     cases = []
-    torch.manual_seed(7)
     with emulator.device("sm_90a", findings="collect", record=True, exact=True) as gpu:
-        for name, call in _flash_cases().items():
+        for name, call in calls.items():
             gpu.launches.clear()
             results = [t for t in call() if isinstance(t, torch.Tensor)]
             ranges = sorted({(a.base, a.size) for launch in gpu.launches for a in launch.allocations})
@@ -162,7 +162,8 @@ def main() -> None:
     command, path = sys.argv[1], Path(sys.argv[2])
     if command == "record":
         small = [record_small(case) for case in small_cases()]
-        torch.save(small + record_flash(), path)
+        torch.manual_seed(7)
+        torch.save(small + record_calls(_flash_cases()), path)
     elif command == "table":
         print(table(json.loads(path.read_text())))
     else:
