@@ -105,6 +105,12 @@ ROOMS = (
         external="torch transformers",
         why="brings specs into other people's libraries; what a spec means and how it runs is decided elsewhere",
     ),
+    room(
+        "highlight",
+        may="diagnostics expr spec syntax",
+        external="pygments",
+        why="colours words; which words there are is said by the grammar and the lists of names",
+    ),
     room("cli", may="*", external="PIL numpy torch", why="a user of the whole package; numpy reads .npy files"),
     room("", may="*", external="torch", why="the facade puts the rooms together"),
 )
