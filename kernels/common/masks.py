@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import cutlass
+import cutlass.cute as cute
 from cutlass import Float32, Int32
 
 from attn_dsl.kernels.common.algebra import choose, clamped, instruction, larger, smaller
@@ -24,10 +26,26 @@ def mask_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any
     if plan.mask.kind == "elements":
         _mask_elements(plan, scope, fragment, scores, first)
         return
-    for place, row in enumerate(scope.rows(fragment)):
-        words = row_words(plan, scope, fragment, row, first)
+    words = [row_words(plan, scope, fragment, row, first) for row in scope.rows(fragment)]
+    apply_words(fragment, scores, words)
+
+
+def keep_words(plan: ForwardPlan, scope: Scope, fragment: Fragment, tile: Any) -> list[list[Any]]:
+    """For each row of a fragment of neighbouring columns its keep words in key tile `tile` (Int32), as `apply_words`
+    takes them. They need no score, so they can be made before scores are there."""
+    first = tile * Int32(plan.tile_k)
+    if plan.mask.kind != "elements":
+        return [row_words(plan, scope, fragment, row, first) for row in scope.rows(fragment)]
+    heads = fragment.heads or [None for _ in fragment.rows]
+    places = list(zip(fragment.rows, heads, strict=True))
+    return [_element_words(plan, scope, fragment, q_idx, head, first) for q_idx, head in places]
+
+
+def apply_words(fragment: Fragment, scores: Any, words: list[list[Any]]) -> None:
+    """Writes -inf over every score whose bit is not set: bit j of a row's word w belongs to its column 32 w + j."""
+    for place, row in enumerate(words):
         for j in range(fragment.count):
-            kept = (words[j // WORD] & Int32(_bit(j % WORD))) != Int32(0)
+            kept = (row[j // WORD] & Int32(_bit(j % WORD))) != Int32(0)
             scores[place, j] = choose(kept, scores[place, j], Float32(-math.inf))
 
 
@@ -86,6 +104,32 @@ def _low_bits(count: Any, word: int) -> Any:
     bits = larger(count - Int32(word * WORD), Int32(0)) if word else count
     # shl gives 0 for a shift past 31 (PTX ISA, shl), so that 32 columns and more are all kept
     return instruction("shl.b32 $0, $1, $2;", Int32, "=r,r,r", Int32(1), bits) - Int32(1)
+
+
+@cute.jit
+def _element_words(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    fragment: cutlass.Constexpr,
+    q_idx: Int32,
+    head: Any,
+    first: Int32,
+) -> list[Any]:
+    """Keep words of a row, element by element. One word's code serves all, in a loop, which also bounds how many reads
+    of captured tensors are under way, and so registers."""
+    clamp = needs_inside([plan.mask.mask], COLUMN)
+    words = [Int32(0) for _ in range(fragment.count // WORD)]
+    for w in cutlass.range(len(words), unroll=1):
+        inside = scope.fresh()
+        row = inside.row(q_idx, head)
+        start = first + fragment.base + w * WORD
+        word = Int32(0)
+        for j in cutlass.range_constexpr(WORD):
+            column = inside.column(start, j, clamp=clamp)
+            (visible,) = inside.evaluate([plan.mask.mask], row=row, column=column)
+            word = word | choose(visible, Int32(_bit(j)), Int32(0))
+        words = [*words[1:], word & _low_bits(clamped(scope.seq_k - start, 0, Int32(WORD)), 0)]
+    return words
 
 
 def _mask_elements(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, first: Any) -> None:

@@ -13,7 +13,7 @@ from cutlass import Boolean, Float32, Int32, const_expr
 from attn_dsl.kernels.common.algebra import instruction
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.launch import Values
-from attn_dsl.kernels.common.masks import mask_scores
+from attn_dsl.kernels.common.masks import apply_words, keep_words
 from attn_dsl.kernels.common.scores import score_scores
 from attn_dsl.kernels.common.softmax import LOG2_E, exp2
 from attn_dsl.kernels.sm100.exp2 import Pair, exp2_pair
@@ -90,6 +90,8 @@ def step(
     """Scores of key tile `n` to weights. `state` is (slot, parity, reference, total) before; returns them after."""
     slot, parity, reference, total = state
     scores_at, weights_at = slot * SLOT + plan.column("s0"), slot * SLOT + plan.column("p0")
+    if const_expr(masked):
+        words = keep_words(plan, scope.fresh(), fragment, n)
     barriers.wait("s_full", slot, parity)
     fence_after()
     row = load_row(memory, scores_at, plan.tile_k, LOAD_COLUMNS, thread)
@@ -97,7 +99,7 @@ def step(
     viewed = cute.make_tensor(row.iterator, cute.make_layout((1, plan.tile_k)))
     score_scores(plan, scope.fresh(), fragment, viewed, n, inside=not masked, pairs=True)
     if const_expr(masked):
-        mask_scores(plan, scope.fresh(), fragment, viewed, n)
+        apply_words(fragment, viewed, words)
     largest = largest_of([reference, *(row[place] for place in range(plan.tile_k))])
     # -inf - -inf is NaN, which is not small either
     largest = cutlass.select_((largest - reference) * scale <= plan.threshold, reference, largest)
