@@ -1,88 +1,160 @@
-"""Which specs of examples/ the SM100 kernel computes on the virtual device, by dtype and head dimension.
+"""Which specs of examples/ a kernel computes on its virtual device, by dtype and head dimension: one table.
 
-Every cell is one call with outputs full of NaN before, all findings on, held to float64 by the bounds of `attn-dsl run
---check`. A cell is `ok`, the output that is off, the kind of the first finding, or `-` where a spec fixes another head
-dimension.
+A cell is one kernel and eleven launches of other lengths, under random schedules, with outputs full of NaN before and
+every finding an error (tests/support/kernel_matrix.py says when a launch is right). It shows how many passed, or `-`
+where a spec fixes another head dimension. Below the table: what failed, and what the target refuses, with the reason.
 
-    python benchmarks/sm100_gallery.py [--target sm90] [--dims 64,128] [--dtypes bf16,f16] [SPEC ...]
+    python benchmarks/sm100_gallery.py [--target sm90] [--dims 64,128] [--dtypes bf16,f16] [--json FILE] [SPEC ...]
+
+With `--json` results are kept in FILE, and cells that are in it already are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
+import multiprocessing
+import resource
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+import kernel_matrix as matrix
+from kernel_matrix import Cell
+
 import attn_dsl
-from attn_dsl import emulator, reference
-from attn_dsl.cli.accuracy import compare_lse, compare_output
-from attn_dsl.cli.run import with_dtype
-from attn_dsl.runtime import bind, random_inputs
-from attn_dsl.runtime.kernels import KERNEL_TARGETS, Kernels
-from attn_dsl.spec import DType
-
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-DTYPES = {"bf16": DType.BF16, "f16": DType.F16}
-SIZES = {"batch": 2, "seq_q": 150, "seq_k": 277, "heads": 4, "kv_heads": 2}
+from attn_dsl.runtime.kernels import KERNEL_TARGETS
 
 
-def cell(spec: attn_dsl.AttentionSpec, target: str, dim: int, seed: int) -> str:
-    """One call of the kernel."""
-    fixed = dict(spec.fixed_axes)
-    if fixed.get("dim", dim) != dim:
-        return "-"
-    wanted = {**SIZES, "dim": dim, "dim_v": dim, **fixed}
-    if spec.kv_heads_axis != "kv_heads":
-        wanted.pop("kv_heads")
-    named = {str(axis.name) for tensor in spec.tensors for axis in tensor.axes}
-    extents = {axis: extent for axis, extent in wanted.items() if axis in named}
-    extents |= {axis: 64 for axis in named - set(extents) if axis not in wanted and axis not in fixed}
-    inputs = random_inputs(spec, extents, seed=seed)
-    call = bind(spec, (), {**inputs.tensors, **inputs.params}, False)
-    o_exact, lse_exact = reference.attention(spec, call.tensors, call.params, precision="float64")
-    o = torch.full(o_exact.shape, math.nan, dtype=inputs.tensors["q"].dtype)
-    lse = torch.full(lse_exact.shape, math.nan)
-    with emulator.device(KERNEL_TARGETS[target].arch, findings="collect", late=1 + seed % 2, seed=seed) as gpu:
-        Kernels(spec, KERNEL_TARGETS[target]).launch(call, o, lse)
-    if gpu.findings:
-        return gpu.findings[0].kind
-    for comparison in (compare_output(o, o_exact, spec.output.dtype), compare_lse(lse, lse_exact)):
-        if not comparison.ok:
-            return f"{comparison.output} off"
-    return "ok"
+@dataclass
+class Result:
+    """One cell: how many launches passed, and what the first that did not says."""
+
+    passed: int = 0
+    of: int = len(matrix.LENGTHS)
+    wrong: str = ""
+    refused: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.passed == self.of
+
+
+@dataclass
+class Results:
+    """By cell; kept in a file."""
+
+    path: Path | None
+    found: dict[str, Result] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.exists():
+            self.found = {cell: Result(**values) for cell, values in json.loads(self.path.read_text()).items()}
+
+    def keep(self, cell: Cell, result: Result) -> None:
+        self.found[str(cell)] = result
+        if self.path is not None:
+            self.path.write_text(json.dumps({name: vars(value) for name, value in self.found.items()}, indent=1))
+
+
+def measure(cell: Cell, target: str, sender: Connection, seconds: int) -> None:
+    """Runs in a process of its own, which the system ends when it has used up its processor time."""
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    torch.set_num_threads(1)
+    result = Result()
+    try:
+        kernels = matrix.kernels_of(cell, target)
+        for place, lengths in enumerate(matrix.LENGTHS):
+            wrong = matrix.launch(kernels, cell, lengths, seed=place + 1, late=place % 3)
+            result.passed += not wrong
+            result.wrong = result.wrong or (f"{lengths}: {wrong}" if wrong else "")
+    except attn_dsl.UnsupportedError as refusal:
+        result.refused = refusal.diagnostics[0].message
+    except attn_dsl.AttnDslError as error:
+        result.refused = error.diagnostics[0].message
+    sender.send(vars(result))
+
+
+def run(cell: Cell, target: str, seconds: int) -> Result:
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=measure, args=(cell, target, sender, seconds))
+    process.start()
+    sender.close()
+    try:
+        result = Result(**receiver.recv())
+    except EOFError:
+        result = Result(wrong=f"not done in {seconds} s of processor time")
+    process.join()
+    return result
+
+
+def table(chosen: list[Cell], results: Results, dims: tuple[int, ...], dtypes: list[str]) -> Iterator[str]:
+    """Markdown."""
+    columns = [(dtype, dim) for dtype in dtypes for dim in dims]
+    yield "| spec | " + " | ".join(f"{dtype} {dim}" for dtype, dim in columns) + " |"
+    yield "|---|" + "---|" * len(columns)
+    refused: dict[str, list[str]] = {}
+    wrong, passed, failed = [], 0, 0
+    for name in dict.fromkeys(cell.spec for cell in chosen):
+        mine = {(cell.dtype, cell.dim): results.found.get(str(cell)) for cell in chosen if cell.spec == name}
+        texts = []
+        for cell in (cell for cell in chosen if cell.spec == name):
+            result = results.found.get(str(cell))
+            if result is not None and result.refused:
+                refused.setdefault(f"{name}: {result.refused}", []).append(f"{cell.dtype} {cell.dim}")
+            elif result is not None and result.wrong:
+                wrong.append(f"{cell}: {result.wrong}")
+        for column in columns:
+            result = mine.get(column)
+            texts.append("-" if result is None else "refused" if result.refused else f"{result.passed}/{result.of}")
+        done = [result for result in mine.values() if result is not None]
+        ran = [result for result in done if not result.refused]
+        if ran and all(result.ok for result in ran):
+            passed += 1
+        elif ran:
+            failed += 1
+        if done:
+            yield f"| {name} | " + " | ".join(texts) + " |"
+    yield f"\n{passed} specs pass wherever they are taken, {failed} fail somewhere."
+    yield "\nRefused:\n"
+    yield from (f"- {reason} ({', '.join(where)})" for reason, where in refused.items())
+    if wrong:
+        yield "\nWrong:\n"
+        yield from (f"- {line}" for line in wrong)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("specs", nargs="*", help="names of examples (default: all)")
     parser.add_argument("--target", default="sm100", choices=tuple(KERNEL_TARGETS))
-    parser.add_argument("--dims", default="64,128")
-    parser.add_argument("--dtypes", default="bf16,f16")
+    parser.add_argument("--dims", default=",".join(map(str, matrix.DIMS)))
+    parser.add_argument("--dtypes", default=",".join(matrix.DTYPES))
+    parser.add_argument("--json", type=Path, help="keeps results, and goes on where they end")
+    parser.add_argument("--seconds", type=int, default=300, help="processor time of a cell")
+    parser.add_argument("--table", action="store_true", help="runs nothing, prints the table of what is kept")
     options = parser.parse_args()
-    columns = [(dtype, int(dim)) for dtype in options.dtypes.split(",") for dim in options.dims.split(",")]
-    print("| spec | " + " | ".join(f"{dtype} {dim}" for dtype, dim in columns) + " |")
-    print("|---|" + "---|" * len(columns))
-    passed, refused, failed = 0, [], 0
-    for name in options.specs or sorted(path.stem for path in EXAMPLES.glob("*.attn")):
-        spec = attn_dsl.load(EXAMPLES / f"{name}.attn")
-        cells = []
-        for place, (dtype, dim) in enumerate(columns):
-            try:
-                attn_dsl.compile(with_dtype(spec, DTYPES[dtype]), target=options.target)
-            except attn_dsl.UnsupportedError as refusal:
-                refused.append(f"{name}: {refusal.diagnostics[0].message}")
-                break
-            cells.append(cell(with_dtype(spec, DTYPES[dtype]), options.target, dim, place + 1))
-        else:
-            print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
-            bad = any(result not in ("ok", "-") for result in cells)
-            passed, failed = passed + (not bad), failed + bad
-    print(f"\n{passed} specs pass, {failed} fail, {len(refused)} are refused:")
-    print("\n".join(f"- {line}" for line in refused))
-    return int(failed > 0)
+    dims, dtypes = tuple(map(int, options.dims.split(","))), options.dtypes.split(",")
+    wanted = options.specs or matrix.SPECS
+    chosen = [
+        cell
+        for cell in matrix.cells()
+        if cell.spec in wanted and cell.dtype in dtypes and (cell.dim in dims or cell.dim not in matrix.DIMS)
+    ]
+    results = Results(options.json)
+    for cell in chosen if not options.table else ():
+        if str(cell) not in results.found:
+            result = run(cell, options.target, options.seconds)
+            results.keep(cell, result)
+            print(f"{cell}: {result.refused or result.wrong or 'ok'}", file=sys.stderr, flush=True)
+    print("\n".join(table(chosen, results, dims, dtypes)))
+    return int(any(result.wrong for result in results.found.values()))
 
 
 if __name__ == "__main__":
