@@ -11,7 +11,7 @@ Parsing and checking do not import torch; compiling does.
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .api import capabilities, compile, load, parse
+from .api import capabilities, compile, load, load_bundle, parse
 from .diagnostics import (
     AttnDslError,
     AttnSyntaxError,
@@ -23,6 +23,7 @@ from .diagnostics import (
     UnsupportedError,
 )
 from .spec import AttentionSpec
+from .spec.display import DISPLAY
 from .spec.model import UNBOUNDED
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "from_flex",
     "from_triton",
     "load",
+    "load_bundle",
     "merge",
     "parse",
 ]
@@ -69,3 +71,12 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(f".{_WITH_TORCH[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _html(spec: AttentionSpec) -> str:
+    from .notebook import html
+
+    return html(spec)
+
+
+DISPLAY.html = _html

@@ -111,6 +111,12 @@ ROOMS = (
         external="pygments",
         why="colours words; which words there are is said by the grammar and the lists of names",
     ),
+    room(
+        "notebook",
+        may="diagnostics lowering runtime show spec",
+        external="torch",
+        why="puts pictures, formulas and plans of other rooms on one page",
+    ),
     room("cli", may="*", external="PIL numpy torch", why="a user of the whole package; numpy reads .npy files"),
     room("", may="*", external="torch", why="the facade puts the rooms together"),
 )

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from ..diagnostics import Diagnostic
 from ..expr import INT, children_first
 from ..expr.text import to_text
+from ..show.formula import formula, param_range
 from ..spec import AttentionSpec, DType, Role, interface_key, meaning_key, plan_key
 from ..spec.model import UNBOUNDED, Tensor
-from .formula import formula, param_range
 
 WIDTH = 118  # characters of a line of text
 

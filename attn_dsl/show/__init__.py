@@ -2,6 +2,7 @@
 
 from .grid import FULL, MaskGrid, grid_of_counts
 from .png import to_png
+from .svg import to_svg
 from .terminal import TerminalStyle, fit, render
 
-__all__ = ["FULL", "MaskGrid", "TerminalStyle", "fit", "grid_of_counts", "render", "to_png"]
+__all__ = ["FULL", "MaskGrid", "TerminalStyle", "fit", "grid_of_counts", "render", "to_png", "to_svg"]

@@ -10,15 +10,8 @@ import struct
 import zlib
 
 from . import font
+from .colours import CLEAR, INK, colour
 from .grid import FULL, MaskGrid
-
-Colour = tuple[int, int, int, int]  # red, green, blue, alpha: 0..255
-
-_CLEAR: Colour = (0, 0, 0, 0)
-_INK: Colour = (125, 133, 144, 255)  # labels
-_NONE: Colour = (125, 133, 144, 56)  # no pair of the cell is visible
-_VISIBLE: Colour = (47, 129, 247, 255)  # every pair is visible
-_PARTIAL_ALPHA = (96, 208)  # of a cell with the fewest and with the most visible pairs that is neither
 
 _GAP_FROM = 6  # pixels; cells at least this wide stand one pixel apart
 _AIM = 512  # pixels of the longer side when no scale is given
@@ -84,25 +77,16 @@ def to_png(grid: MaskGrid, *, scale: int | None = None, labels: bool = True) -> 
     return canvas.encoded()
 
 
-def _colour(level: int) -> Colour:
-    if level == 0:
-        return _NONE
-    if level == FULL:
-        return _VISIBLE
-    low, high = _PARTIAL_ALPHA
-    return (*_VISIBLE[:3], low + (high - low) * level // FULL)
-
-
 class _Canvas:
     """RGBA pixels, transparent at first."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
-        self.rows = [bytearray(bytes(_CLEAR) * width) for _ in range(height)]
+        self.rows = [bytearray(bytes(CLEAR) * width) for _ in range(height)]
 
     def cells(self, grid: MaskGrid, left: int, top: int, scale: int) -> None:
         gap = 1 if scale >= _GAP_FROM else 0
-        cell = [bytes(_colour(level)) * (scale - gap) + bytes(_CLEAR) * gap for level in range(FULL + 1)]
+        cell = [bytes(colour(level)) * (scale - gap) + bytes(CLEAR) * gap for level in range(FULL + 1)]
         for row in range(grid.rows):
             levels = grid.levels[row * grid.columns : (row + 1) * grid.columns]
             line = b"".join([cell[level] for level in levels])
@@ -111,7 +95,7 @@ class _Canvas:
 
     def text(self, text: str, left: int, top: int, size: int, *, upwards: bool = False) -> None:
         """Letters from (left, top); `upwards`: turned a quarter left, from the lower end (left, top) up."""
-        ink = bytes(_INK)
+        ink = bytes(INK)
         for x, y in font.dots(text):
             at_x, at_y = (left + y * size, top - (x + 1) * size) if upwards else (left + x * size, top + y * size)
             for pixel_y in range(at_y, at_y + size):

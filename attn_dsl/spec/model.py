@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..expr import Expr, ValueType
 from ..expr.node import Constant
+from .display import DISPLAY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -220,6 +221,10 @@ class AttentionSpec:
     schedule: tuple[tuple[str, int | str], ...]  # likewise
     wide: frozenset[Expr] = field(compare=False)  # int nodes that need i64; every other int node fits i32
     origin: Origin | None = field(default=None, compare=False, repr=False)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows; it falls back to the plain text where nobody said how."""
+        return None if DISPLAY.html is None else DISPLAY.html(self)
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 from attn_dsl import load
-from attn_dsl.cli.formula import formula
+from attn_dsl.show.formula import formula
 
 WINDOW = """\
 param tokens: int in 1.. = 4
