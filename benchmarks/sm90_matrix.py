@@ -112,14 +112,14 @@ def _call(spec, compiled, exact, extents: dict[str, int], seed: int, device: str
     return ""
 
 
-def cells(only: set[str]) -> list[Cell]:
+def cells(only: set[str], dims: tuple[int, ...] = DIMS) -> list[Cell]:
     found = []
     for name in dense_specs():
         if only and name not in only:
             continue
         spec = attn_dsl.load(EXAMPLES / f"{name}.attn")
         fixed = spec.fixed("dim")
-        found += [Cell(name, dtype, dim) for dim in ((fixed,) if fixed else DIMS) for dtype in DTYPES]
+        found += [Cell(name, dtype, dim) for dim in ((fixed,) if fixed else dims) for dtype in DTYPES]
     return found
 
 
@@ -139,10 +139,12 @@ def table(results: list[Cell]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="specs, with commas")
+    parser.add_argument("--dims", default="", help="head dimensions, with commas, of specs that do not fix theirs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    todo = cells({name for name in options.only.split(",") if name})
+    dims = tuple(int(dim) for dim in options.dims.split(",") if dim) or DIMS
+    todo = cells({name for name in options.only.split(",") if name}, dims)
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         results = pool.map(run, todo, chunksize=1)
     print(table(results))
