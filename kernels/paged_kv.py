@@ -29,6 +29,7 @@ from attn_dsl.kernels.named_barrier import WARP
 CHUNK_BYTES = 16  # of one copy of one lane
 MAX_LANES = 8  # lanes side by side in a row: 128 bytes, a row of the widest swizzle, so that no two share a bank
 SWIZZLE_ROWS = 8  # a box starts where the swizzle pattern does
+UNROLLED = 4  # steps of a warp whose copies are issued together
 MAX_BOX_ROWS = 256  # PTX ISA, tensor maps: the extent of a box
 
 
@@ -179,27 +180,28 @@ def copy_rows(
     lane = thread % WARP
     first = thread // WARP * plan.rows_per_warp
     filled = cute.make_rmem_tensor(1, Boolean)
-    for start in cutlass.range_constexpr(0, plan.rows_per_warp, plan.rows_per_step):
-        place = start + lane // plan.lanes
-        # the rows of a step never span two entries of a lane
-        page = cute.arch.shuffle_sync(entries[0, start // WARP], place % WARP)
-        within = cute.arch.shuffle_sync(entries[1, start // WARP], place % WARP)
-        rows = pool[None, None, cutlass.max(page, Int32(0))]
-        for beside in cutlass.range_constexpr(0, chunks, plan.lanes):
-            column = beside + lane % plan.lanes
-            filled[0] = (page >= 0) & (column * plan.chunk < plan.dim)
-            source = cute.local_tile(rows, (1, plan.chunk), (within, column))
-            here = cute.local_tile(target, (1, plan.chunk), (first + place, column))
-            inside = (place < plan.rows_per_warp) & (column < chunks)
-            if const_expr(start + plan.rows_per_step <= plan.rows_per_warp and beside + plan.lanes <= chunks):
-                inside = Boolean(True)
-            if inside:
-                cute.copy(
-                    atom,
-                    cute.make_tensor(source.iterator, chunk),
-                    cute.make_tensor(here.iterator, chunk),
-                    pred=filled,
-                )
+    for entry in cutlass.range_constexpr(plan.entries):
+        count = min(WARP, plan.rows_per_warp - entry * WARP)
+        for start in cutlass.range(0, count, plan.rows_per_step, unroll=UNROLLED):
+            place = start + lane // plan.lanes
+            page = cute.arch.shuffle_sync(entries[0, entry], place)
+            within = cute.arch.shuffle_sync(entries[1, entry], place)
+            rows = pool[None, None, cutlass.max(page, Int32(0))]
+            for beside in cutlass.range_constexpr(0, chunks, plan.lanes):
+                column = beside + lane % plan.lanes
+                filled[0] = (page >= 0) & (column * plan.chunk < plan.dim)
+                source = cute.local_tile(rows, (1, plan.chunk), (within, column))
+                here = cute.local_tile(target, (1, plan.chunk), (first + entry * WARP + place, column))
+                inside = (place < count) & (column < chunks)
+                if const_expr(count % plan.rows_per_step == 0 and beside + plan.lanes <= chunks):
+                    inside = Boolean(True)
+                if inside:
+                    cute.copy(
+                        atom,
+                        cute.make_tensor(source.iterator, chunk),
+                        cute.make_tensor(here.iterator, chunk),
+                        pred=filled,
+                    )
 
 
 def page_boxes(plan: PagedBoxes, pool: cute.Tensor, columns: int, layout: Any) -> tuple[cute.CopyAtom, cute.Tensor]:

@@ -7,6 +7,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
+from attn_dsl.kernels.common.launch import SPLIT
 from attn_dsl.lowering.forward import ForwardPlan, ParamArgument
 
 OPTIONS = "--enable-tvm-ffi --opt-level 3"
@@ -53,21 +54,22 @@ def compile_template(template: Any, plan: ForwardPlan, arch: str, options: str =
     `options` are further options of `cute.compile`, such as `--keep-ptx --dump-dir DIR`.
     """
     dim_v = "dim_v" if "dim_v" in plan.v_axes else "dim"
+    first = (SPLIT,) if plan.partial else ()
     arguments = (
         Int32(0),
         Int32(1),
         *(tensor(capture.dtype, capture.rank) for capture in plan.captures),
         *(_parameter(argument) for argument in plan.params),
         *(Int32(0) for _ in plan.sizes),
-        *(tensor("i32", 1) for _ in plan.geometry),
+        *(tensor("i32", 2 if plan.paging and name == plan.paging.table else 1) for name in plan.geometry),
     )
     return cute.compile(
         template,
         operand(plan.dtype, plan.q_axes, "dim", plan.dim),
         operand(plan.dtype, plan.k_axes, "dim", plan.dim),
         operand(plan.dtype, plan.v_axes, dim_v, plan.dim_v),
-        operand(plan.o_dtype, plan.o_axes, dim_v, plan.dim_v),
-        tensor("f32", len(plan.lse_axes)),
+        operand("f32" if plan.partial else plan.o_dtype, (*first, *plan.o_axes), dim_v, plan.dim_v),
+        tensor("f32", len((*first, *plan.lse_axes))),
         arguments,
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True),
         options=f"{OPTIONS} --gpu-arch {arch} {options}".strip(),

@@ -15,7 +15,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, const_expr
 
 from attn_dsl.kernels.common.build import OPTIONS, operand, tensor
-from attn_dsl.kernels.common.launch import permuted
+from attn_dsl.kernels.common.launch import SPLIT, permuted
 from attn_dsl.kernels.common.softmax import LN_2, exp2
 from attn_dsl.kernels.named_barrier import WARP
 
@@ -23,7 +23,6 @@ MAX_SPLITS = 256
 WARPS = 4  # of a thread block
 VECTOR = 4  # f32 values of one access
 UNROLLED = 4  # splits whose outputs are under way at once
-SPLIT = "split"  # the first axis of partial results
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class CombinePlan:
 
     o_dtype: str  # "f16" | "bf16" | "f32"
     dim_v: int  # elements of a row, a multiple of 8
-    o_axes: tuple[str, ...]  # of the result; partial outputs have "split" before them
+    o_axes: tuple[str, ...]  # of the result; partial outputs have the axis of splits before them
     lse_axes: tuple[str, ...]  # likewise
     lse_base: str  # of the result: "e" | "2"; partial ones are in base 2
     most: int = MAX_SPLITS  # splits, a multiple of 32: up to 32 a warp does a row, above a whole block does

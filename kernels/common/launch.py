@@ -18,15 +18,17 @@ ELEMENTS = {"f16": cutlass.Float16, "bf16": cutlass.BFloat16}
 Values = Any
 
 
-_PACKED = {"total_q": "seq_q", "total_k": "seq_k"}
+_NAMES = {"total_q": "seq_q", "total_k": "seq_k", "page_size": "seq_k", "pages": "batch"}
+SPLIT = "split"  # the first axis of results that each belong to a part of the keys
 
 
 def permuted(tensor: cute.Tensor, axes: tuple[str, ...], order: tuple[str, ...]) -> cute.Tensor:
     """`tensor`, whose axes are named `axes`, with its axes in `order`.
 
-    A packed tensor is one sequence: its rows are those of all, and it gets a batch axis of extent 1.
+    A packed tensor is one sequence: its rows are those of all, and it gets a batch axis of extent 1. A page is a
+    sequence likewise.
     """
-    names = [_PACKED.get(name, name) for name in axes]
+    names = [_NAMES.get(name, name) for name in axes]
     layout = tensor.layout
     if "batch" not in names:
         layout = cute.append(layout, cute.make_layout(1, stride=0))
@@ -38,16 +40,18 @@ def ordered(plan: ForwardPlan, q: Any, k: Any, v: Any, o: Any, lse: Any) -> tupl
     """The tensors of a launch as kernels index them.
 
     q, o ((heads, seq_q), dim, batch): rows are pairs of head and query row, of which a tile takes `plan.pack` heads;
-    k, v (seq_k, dim, kv_heads, batch); lse (seq_q, heads, batch).
+    k, v (seq_k, dim, kv_heads, batch), or (page_size, dim, kv_heads, pages); lse (seq_q, heads, batch). Partial results
+    have the parts of the keys as their last axis.
     """
     kv_heads = "kv_heads" if "kv_heads" in plan.k_axes else "heads"
     dim_v = "dim_v" if "dim_v" in plan.v_axes else "dim"
+    first = (SPLIT,) if plan.partial else ()
     return (
         cute.group_modes(permuted(q, plan.q_axes, ("heads", "seq_q", "dim", "batch")), 0, 2),
         permuted(k, plan.k_axes, ("seq_k", "dim", kv_heads, "batch")),
         permuted(v, plan.v_axes, ("seq_k", dim_v, kv_heads, "batch")),
-        cute.group_modes(permuted(o, plan.o_axes, ("heads", "seq_q", dim_v, "batch")), 0, 2),
-        permuted(lse, plan.lse_axes, ("seq_q", "heads", "batch")),
+        cute.group_modes(permuted(o, (*first, *plan.o_axes), ("heads", "seq_q", dim_v, "batch", *first)), 0, 2),
+        permuted(lse, (*first, *plan.lse_axes), ("seq_q", "heads", "batch", *first)),
     )
 
 

@@ -92,6 +92,7 @@ class Work:
     skipped: Any  # heads of that query whose rows belong to the tile before
     q: Rows
     k: Rows
+    split: tuple[Any, Any] | None  # which part of the keys, and of how many; None: all keys
 
     @property
     def last_row(self) -> Any:
@@ -105,11 +106,19 @@ class Work:
 
 
 def work_of_block(
-    plan: ForwardPlan, arguments: Arguments, heads: Any, batch: Any, slots_q: Any, slots_k: Any, pairs_per_section: Any
+    plan: ForwardPlan,
+    arguments: Arguments,
+    heads: Any,
+    batch: Any,
+    slots_q: Any,
+    slots_k: Any,
+    pairs_per_section: Any,
+    splits: Any = None,
 ) -> Work:
     """The work of this thread block. Whole warps call it.
 
-    `heads` and `batch` count query heads and sequences; `slots_q` and `slots_k` are the extents of the row axes.
+    `heads` and `batch` count query heads and sequences; `slots_q` and `slots_k` are the extents of the row axes, of
+    paged keys the slots that a sequence may have. `splits` is the grid's second extent, into which keys are split.
     """
     longest_first = plan.order == "longest_first"
     if plan.lengths_q.cu_seqlens is None:
@@ -124,7 +133,8 @@ def work_of_block(
         tile = place - (quotient(plan, q.packed) + b)
     first_row, skipped = _first_row(plan, tile)
     k = rows_of(plan.lengths_k, arguments, b, batch, slots_k)
-    return Work(plan, b, pair * plan.pack, tile, first_row, skipped, q, k)
+    split = None if splits is None else (cute.arch.block_idx()[1], splits)
+    return Work(plan, b, pair * plan.pack, tile, first_row, skipped, q, k, split)
 
 
 def _first_row(plan: ForwardPlan, tile: Any) -> tuple[Any, Any]:

@@ -51,10 +51,15 @@ class TileBounds:
 
 
 def tile_bounds(
-    plan: ForwardPlan, scope: Scope, first_row: Any, last_row: Any, most_rows: int | None = None
+    plan: ForwardPlan,
+    scope: Scope,
+    first_row: Any,
+    last_row: Any,
+    most_rows: int | None = None,
+    split: tuple[Any, Any] | None = None,
 ) -> TileBounds:
     """The tiles of the query rows first_row .. last_row (Int32), both inside the sequence, at most `most_rows` (None:
-    those of a tile of the plan).
+    those of a tile of the plan); with `split` (number, of how many) a part of them, next to each other.
 
     Whole warps call it, with the same rows: where the plan has bounds of unknown direction, lanes share the rows.
     """
@@ -63,7 +68,25 @@ def tile_bounds(
     finder = _Finder(plan, scope, first_row, last_row, most_rows or plan.tile_q)
     seen = tuple(map(finder.tiles, plan.mask.seen))
     hidden = tuple(map(finder.tiles, plan.mask.hidden))
-    return TileBounds(seen, hidden, _last_visited(seen, tiles - Int32(1)), ended)
+    last = tiles - Int32(1)
+    if split is not None:
+        seen, last = _part(seen, _last_visited(seen, last), *split)
+    return TileBounds(seen, hidden, _last_visited(seen, last), ended)
+
+
+def _part(seen: tuple[TileRange, ...], last: Any, number: Any, count: Any) -> tuple[tuple[TileRange, ...], Any]:
+    """Part `number` of `count` of the tiles up to `last`, the last visited one, and where that part ends.
+
+    Parts differ by one tile of the range in length; tiles of the range that no row sees are in it.
+    """
+    first = last
+    for tiles in seen:
+        first = choose(tiles.start < tiles.stop, smaller(first, tiles.start), first)
+    length, rest = (last + Int32(1) - first) // count, (last + Int32(1) - first) % count
+    low = first + number * length + smaller(number, rest)
+    high = low + length + choose(number < rest, Int32(1), Int32(0))
+    cut = tuple(TileRange(larger(tiles.start, low), smaller(tiles.stop, high)) for tiles in seen)
+    return cut, high - Int32(1)
 
 
 def _last_visited(seen: tuple[TileRange, ...], n: Any) -> Any:

@@ -12,7 +12,7 @@ VECTOR = 8  # elements of 16 bits: 16 bytes
 
 def may_end_early(plan: ForwardPlan) -> bool:
     """Whether rows of k and v that belong to no key of the sequence can follow its last one."""
-    return plan.lengths_k.cu_seqlens is not None or plan.lengths_k.used is not None
+    return plan.paging is None and (plan.lengths_k.cu_seqlens is not None or plan.lengths_k.used is not None)
 
 
 @cute.jit

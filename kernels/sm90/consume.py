@@ -168,7 +168,7 @@ def consume_tiles(
     )
     (scale,) = scope.fresh().uniform(plan.scale)
     scale = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
-    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row)
+    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row, split=work.split)
     last_visited, is_full = bounds.last_visited, bounds.is_full  # an object would be carried by the branches below
     n = bounds.first
     if const_expr(barriers.queries):
@@ -212,6 +212,8 @@ def consume_tiles(
         sink = None
         if const_expr(plan.sink is not None):
             sink = ending.evaluate([plan.sink], row=ending.rows(fragment)[row])[0] * LOG2_E
+            if const_expr(plan.partial):  # it joins the denominator once
+                sink = cutlass.select_(work.split[0] == 0, sink, -Float32.inf)
         factor, logarithm = finish_softmax(reference[row], row_sum[row], sink)
         factors.append(factor)
         lse.append(logarithm)

@@ -14,10 +14,12 @@ from attn_dsl.kernels.sm90.softmax import convert
 from attn_dsl.lowering.forward import ForwardPlan
 from attn_dsl.lowering.forward.rules import ROWS
 
+PAIR, STEP = 2, 8  # a thread has two neighbouring columns of every eight (PTX ISA, accumulators of wgmma)
+
 
 def is_box(plan: ForwardPlan) -> bool:
     """Whether the rows of a warpgroup are a box of O that nothing else follows."""
-    return packing(plan).by_tma and plan.lengths_q.cu_seqlens is None
+    return packing(plan).by_tma and plan.lengths_q.cu_seqlens is None and not plan.partial
 
 
 @cute.jit
@@ -26,7 +28,7 @@ def store_logarithms(
 ) -> None:
     """Writes the logarithm of each row's denominator to `mLSE` (slots, heads); one of the lanes that share it does."""
     for place in cutlass.range_constexpr(len(lse)):
-        value = lse[place] if const_expr(work.plan.lse_base == "2") else lse[place] * LN_2
+        value = lse[place] if const_expr(work.plan.lse_base == "2" or work.plan.partial) else lse[place] * LN_2
         if lane % LANES_PER_ROW == 0 and fragment.rows[place] < work.q.slots:
             mLSE[fragment.rows[place], fragment.heads[place]] = value
 
@@ -56,6 +58,23 @@ def stage_output(
     # stores of this thread must be visible to the copy engine before one thread starts it
     cute.arch.fence_view_async_shared()
     cute.arch.barrier(barrier_id=barriers.output[0].id + group, number_of_threads=barriers.output[0].threads)
+
+
+@cute.jit
+def store_partial(
+    work: cutlass.Constexpr, mO: cute.Tensor, fragment: cutlass.Constexpr, output: cute.Tensor, lane: Int32
+) -> None:
+    """Writes this thread's part of the output, in f32 from its registers, to `mO` ((heads, slots), dim_v)."""
+    plan = work.plan
+    steps = plan.dim_v // STEP
+    layout = cute.make_layout((PAIR, len(fragment.rows), plan.dim_v_padded // STEP), stride=(1, PAIR, 2 * PAIR))
+    pairs = cute.make_tensor(output.iterator, layout)
+    for place in cutlass.range_constexpr(len(fragment.rows)):
+        if fragment.rows[place] < work.q.slots:
+            row = cute.flat_divide(mO[(fragment.heads[place], fragment.rows[place]), None], (PAIR,))
+            for step in cutlass.range_constexpr(steps):
+                column = step * (STEP // PAIR) + lane % LANES_PER_ROW
+                cute.autovec_copy(pairs[None, place, step], row[None, column])
 
 
 @cute.jit

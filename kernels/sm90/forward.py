@@ -1,11 +1,13 @@
 """The SM90 forward kernel of a plan: what a launch prepares, and who does what inside a thread block.
 
-    warp 0          producer: TMA of Q once, of K and V into a ring of `stages` tiles each
+    warp 0          producer: TMA of Q once, of K and V into a ring of `stages` tiles each; out of pages, warps 0 to 3
     warpgroups 1..  consumers: 64 rows each; S = Q K^T, softmax in registers, O += P V; O by TMA, LSE by stores
 
-One thread block works on one tile of queries of one head. Shared memory: Q (later O), K ring, V ring, their barriers.
+One thread block works on one tile of queries of one head, and on all its keys or a part of them: then it writes O in
+f32 from registers, and a second kernel joins the parts. Shared memory: Q (later O), K ring, V ring, their barriers.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import cutlass
@@ -20,8 +22,16 @@ from attn_dsl.kernels.common.lengths import blocks, of_keys, of_lse, of_queries,
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP, forward_barriers
 from attn_dsl.kernels.sm90.clear import clear_outputs
 from attn_dsl.kernels.sm90.consume import consume_tiles
-from attn_dsl.kernels.sm90.epilogue import is_box, stage_output, store_box, store_by_rows, store_logarithms
+from attn_dsl.kernels.sm90.epilogue import (
+    is_box,
+    stage_output,
+    store_box,
+    store_by_rows,
+    store_logarithms,
+    store_partial,
+)
 from attn_dsl.kernels.sm90.load import LOADERS, load_queries, load_tiles, packing
+from attn_dsl.kernels.sm90.pages import RowsRing, boxes_of_pools, by_rows, load_boxes, load_rows, pages_of
 from attn_dsl.lowering.forward import ForwardPlan, Lengths
 from attn_dsl.lowering.forward.rules import ROWS
 
@@ -74,9 +84,9 @@ class Forward:
         Args:
             mQ, mK, mV, mO, mLSE: in the axis orders of the plan; the inner axis of the first four has stride 1, their
                 other strides are multiples of 16 bytes.
-            arguments: the extent of the keys' row axis, which may be 0 where K and V have a row; the number of (head,
-                batch) pairs whose K and V share the L2 cache, at least 1; then captures, parameters, extents and
-                lengths as in the plan.
+            arguments: the extent of the keys' row axis, which may be 0 where K and V have a row, or the slots of a row
+                of the page table or of all page lists; the number of (head, batch) pairs whose K and V share the L2
+                cache, at least 1; then captures, parameters, extents, lengths and pages as in the plan.
         """
         plan = self.plan
         element, o_element = ELEMENTS[plan.dtype], ELEMENTS[plan.o_dtype]
@@ -87,14 +97,13 @@ class Forward:
         o_layout = tile_layout(o_element, plan.tile_q, plan.dim_v_padded)
         o_rows_layout = tile_layout(o_element, ROWS, plan.dim_v_padded)
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
-        k_atom, k_tensor = cpasync.make_tiled_tma_atom(
-            load, mK, cute.select(k_layout, mode=[0, 1]), (plan.tile_k, plan.dim_padded)
-        )
-        v_atom, v_tensor = cpasync.make_tiled_tma_atom(
-            load, mV, cute.select(v_layout, mode=[0, 1]), (plan.tile_k, plan.dim_v_padded)
-        )
-        atoms: Values = (k_atom, v_atom)
-        tensors: Values = (k_tensor, v_tensor)
+        atoms, tensors = boxes_of_pools(plan, mK, mV)
+        if const_expr(plan.paging is None):
+            for keys, layout, columns in ((mK, k_layout, plan.dim_padded), (mV, v_layout, plan.dim_v_padded)):
+                atom, tensor = cpasync.make_tiled_tma_atom(
+                    load, keys, cute.select(layout, mode=[0, 1]), (plan.tile_k, columns)
+                )
+                atoms, tensors = (*atoms, atom), (*tensors, tensor)
         if const_expr(packing(plan).by_tma):
             box = (plan.pack, plan.tile_q // plan.pack)
             q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (box, plan.dim_padded))
@@ -119,18 +128,23 @@ class Forward:
         )
         heads, slots_q = mQ.shape[0]
         batch = sequences(plan, split_arguments(plan, arguments[2:]), mQ.shape[2])
+        pools: Values = ()
+        if const_expr(plan.paging is not None):
+            pools = (mK, mV, cute.fast_divmod_create_divisor_v2(mK.shape[0]))
+        splits = mLSE.shape[3] if const_expr(plan.partial) else 1
         self.kernel(
             atoms,
             tensors,
             (q_layout, k_layout, v_layout, o_layout),
             (qk, pv),
             (mQ, mO, mLSE),
+            pools,
             arguments,
             batch,
             heads // mK.shape[2],
             shared_storage(plan, element, k_layout, v_layout),
         ).launch(
-            grid=(blocks(plan, heads, batch, slots_q), 1, 1),
+            grid=(blocks(plan, heads, batch, slots_q), splits, 1),
             block=(WARPGROUP * (plan.consumers + 1), 1, 1),
             stream=stream,
             min_blocks_per_mp=1,
@@ -144,6 +158,7 @@ class Forward:
         layouts: Values,
         products: Values,
         plain: Values,
+        pools: Values,
         arguments: Values,
         batch: Int32,
         group: Int32,
@@ -151,7 +166,6 @@ class Forward:
     ) -> None:
         """One tile of queries of one head."""
         plan = self.plan
-        mK, mV = tensors[:2]
         mQ, mO, mLSE = plain
         q_layout, k_layout, v_layout, o_layout = layouts
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -163,8 +177,9 @@ class Forward:
         sK = storage.k.get_tensor(k_layout.outer, swizzle=k_layout.inner)
         sV = storage.v.get_tensor(v_layout.outer, swizzle=v_layout.inner)
         sO = storage.q.get_tensor(o_layout.outer, swizzle=o_layout.inner, dtype=ELEMENTS[plan.o_dtype])
+        threads = plan.consumers * WARPGROUP
         producer = pipeline.CooperativeGroup(pipeline.Agent.Thread, 1)
-        consumers = pipeline.CooperativeGroup(pipeline.Agent.Thread, plan.consumers * WARPGROUP // WARP)
+        consumers = pipeline.CooperativeGroup(pipeline.Agent.Thread, threads // WARP)
 
         def ring(barriers: Any, stages: int, layout: Any) -> Any:
             return pipeline.PipelineTmaAsync.create(
@@ -176,26 +191,41 @@ class Forward:
                 defer_sync=True,
             )
 
-        pipes = (
-            ring(storage.q_barriers, 1, q_layout),
-            ring(storage.k_barriers, plan.stages, k_layout),
-            ring(storage.v_barriers, plan.stages, v_layout),
-        )
+        pipes = [ring(storage.q_barriers, 1, q_layout)]
+        for barriers, layout in ((storage.k_barriers, k_layout), (storage.v_barriers, v_layout)):
+            if const_expr(by_rows(plan)):
+                pipes.append(RowsRing.make(barriers.data_ptr(), plan.stages, threads))
+            else:
+                pipes.append(ring(barriers, plan.stages, layout))
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
 
         slots_k, pairs_per_section = arguments[:2]
         known = split_arguments(plan, arguments[2:])
         heads, slots_q = mQ.shape[0]
-        work = work_of_block(plan, known, heads, batch, slots_q, slots_k, pairs_per_section)
+        splits = None
+        if const_expr(plan.partial):
+            splits = mLSE.shape[3]
+            part = cute.arch.block_idx()[1]
+            mO, mLSE = mO[None, None, None, part], mLSE[None, None, None, part]
+        work = work_of_block(plan, known, heads, batch, slots_q, slots_k, pairs_per_section, splits)
         kv_head = work.head // group
+        pages = None
+        if const_expr(plan.paging is not None):
+            pages = pages_of(plan, known, work.b, pools[2], slots_k)
+            work = replace(work, k=replace(work.k, count=cutlass.min(work.k.count, pages.slots - work.k.first)))
+            pools = tuple(pool[None, None, kv_head, None] for pool in pools[:2])
+        # in the order of the atoms: keys and values, then queries and outputs, where they are boxes
+        count = 0 if const_expr(by_rows(plan)) else 2
+        if const_expr(plan.paging is None):
+            boxes = tuple(of_keys(plan, tensor, work.k, kv_head, work.b) for tensor in tensors[:count])
+        else:
+            boxes = tuple(tensor[None, None, kv_head, None] for tensor in tensors[:count])
+        boxes += tuple(of_queries(plan, tensor, work.q, work.b) for tensor in tensors[count:])
         scope = Scope(plan, known, work.b, work.head, kv_head, work.q.count, work.k.count, work.q.packed, work.k.packed)
-        # in the order of the atoms: keys, values, then queries and outputs where they are boxes
-        boxes = tuple(of_keys(plan, tensor, work.k, kv_head, work.b) for tensor in (mK, mV))
-        boxes += tuple(of_queries(plan, tensor, work.q, work.b) for tensor in tensors[2:])
         own = tuple(of_queries(plan, tensor, work.q, work.b) for tensor in (mQ, mO))
         lse = of_lse(plan, mLSE, work.q, work.b)
-        fixed = (work, scope, atoms, boxes, (*own, lse), (sQ, sK, sV, sO), products, pipes, warp)
+        fixed = (work, scope, pages, atoms, boxes, (*own, lse), pools, (sQ, sK, sV, sO), products, pipes, warp)
         if const_expr(plan.lengths_q == Lengths()):
             self.attend(*fixed)
         elif (work.first_row >= 0) & (work.first_row < work.q.slots):
@@ -209,9 +239,11 @@ class Forward:
         self,
         work: cutlass.Constexpr,
         scope: cutlass.Constexpr,
+        pages: cutlass.Constexpr,
         atoms: Values,
         boxes: Values,
         plain: Values,
+        pools: Values,
         shared: Values,
         products: Values,
         pipes: Values,
@@ -228,16 +260,26 @@ class Forward:
                     thread = cute.arch.thread_idx()[0] - first * WARP
                     load_queries(work, barriers.queries[0], mQ, sQ, thread)
             cute.arch.setmaxregister_decrease(plan.registers_producer)
-            if warp == 0:
-                queries = (atoms[2], boxes[2], sQ) if const_expr(packing(plan).by_tma) else ()
-                load_tiles(plan, scope, work, atoms[:2], boxes[:2], (sK, sV), pipes, queries)
+            first_box = 0 if const_expr(by_rows(plan)) else 2
+            queries = (atoms[first_box], boxes[first_box], sQ) if const_expr(packing(plan).by_tma) else ()
+            if const_expr(by_rows(plan)):
+                thread = cute.arch.thread_idx()[0]
+                load_rows(plan, scope, work, pages, pools, (sK, sV), pipes, queries, thread)
+            elif warp == 0:
+                if const_expr(plan.paging is None):
+                    load_tiles(plan, scope, work, atoms[:2], boxes[:2], (sK, sV), pipes, queries)
+                else:
+                    load_boxes(plan, scope, work, pages, atoms[:2], boxes[:2], pools, (sK, sV), pipes, queries)
         else:
             cute.arch.setmaxregister_increase(plan.registers_consumer)
             thread = cute.arch.thread_idx()[0] - WARPGROUP
             output, lse, fragment = consume_tiles(plan, barriers, work, scope, products, (sQ, sK, sV), pipes, thread)
             store_logarithms(work, mLSE, fragment, lse, thread)
-            stage_output(plan, barriers, products[1], sO, output, thread)
-            if const_expr(is_box(plan)):
-                store_box(work, atoms[3], boxes[3], sO, thread)
+            if const_expr(plan.partial):
+                store_partial(work, mO, fragment, output, thread)
             else:
-                store_by_rows(work, mO, sO, thread)
+                stage_output(plan, barriers, products[1], sO, output, thread)
+                if const_expr(is_box(plan)):
+                    store_box(work, atoms[-1], boxes[-1], sO, thread)
+                else:
+                    store_by_rows(work, mO, sO, thread)

@@ -79,7 +79,7 @@ def load_tiles(
     k_source, k_target = tma_copy(k_atom, gK, sK)
     v_source, v_target = tma_copy(v_atom, gV, sV)
 
-    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row)
+    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row, split=work.split)
     last_visited = bounds.last_visited  # an object whose methods are called would be carried by the branches below
     n = bounds.first
     if n >= 0:

@@ -12,7 +12,7 @@ from typing import Any
 
 from attn_dsl.expr import Expr
 from attn_dsl.expr.text import to_text
-from attn_dsl.spec.model import Lengths
+from attn_dsl.spec.model import Lengths, Paging
 
 WARPGROUP = 128  # threads
 ELEMENT_BYTES = {"f16": 2, "bf16": 2}  # of q, k, v and o
@@ -66,6 +66,8 @@ class ShapeClass:
     dim_v: int  # elements
     params: tuple[ParamArgument, ...] = ()
     pack: int = 1  # query heads of a K/V head whose rows share a tile; 1: none do
+    partial: bool = False  # the keys are split, and each part gives a result of its own
+    page_size: int = 0  # rows of a page, where whole pages are copied; 0: no pages, or copied row by row
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ class ForwardPlan:
     sizes: tuple[str, ...]  # axes whose extents are arguments
     lengths_q: Lengths  # the tensors that say where the rows of a sequence lie; without any they fill their axis
     lengths_k: Lengths
+    paging: Paging | None  # the tensors that say in which pages the keys of a sequence lie
+    page_size: int  # rows of a page, where TMA copies full tiles in boxes; 0: no pages, or copied row by row
+    partial: bool  # a block sees a part of the keys; o and lse have an axis of parts, o is f32, lse in base 2
     wide: frozenset[Expr]  # int nodes that need 64 bits; every other int node of the plan fits 32
 
     def __repr__(self) -> str:
@@ -145,9 +150,11 @@ class ForwardPlan:
 
     @property
     def geometry(self) -> tuple[str, ...]:
-        """The tensors of `lengths_q` and `lengths_k`, i32 of one axis, in the order in which they are arguments."""
+        """The tensors of lengths and paging in the order of arguments: i32, all but the table of one axis."""
         sides = (self.lengths_q, self.lengths_k)
-        names = (name for side in sides for name in (side.cu_seqlens, side.used, side.left_pad))
+        names = [name for side in sides for name in (side.cu_seqlens, side.used, side.left_pad)]
+        if self.paging is not None:
+            names += [self.paging.table, self.paging.indptr, self.paging.indices]
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property

@@ -22,6 +22,7 @@ TARGET = "sm90"
 OPERANDS = (DType.F16, DType.BF16)
 CAPTURES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8, DType.BOOL)
 WITH_LENGTHS = (TARGET,)  # targets whose templates know sequences that do not fill their axis
+WITH_PAGING = (TARGET,)  # targets whose templates know pages
 WAY_OUT = "target='reference' runs every spec"
 
 
@@ -47,6 +48,7 @@ TABLE = (
     TileShape(256, 256, 128, 80, 2, 24, 240, True),
 )
 REGISTERS = {1: (24, 240), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
+PAGED_REGISTERS = {1: (96, 240), 2: (40, 232), 3: (56, 152)}  # likewise where producers work out addresses
 HONOURED = ("tile_q", "tile_k", "stages", "order")
 ORDERS = {"auto": None, "linear": "in_order", "longest_first": "longest_first"}
 
@@ -69,7 +71,7 @@ def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
 
     if spec.views:
         yield refuse(f"'{spec.views[0].name}' is a view", "give k and v as tensors of their own")
-    if spec.paging is not None:
+    if spec.paging is not None and target not in WITH_PAGING:
         yield refuse("k and v lie in pages")
     for side, lengths in (("q", spec.lengths_q), ("k", spec.lengths_k)):
         for key in () if target in WITH_LENGTHS else ("cu_seqlens", "used", "left_pad"):
@@ -161,7 +163,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     names = {kind: {str(node.attr) for node in nodes if node.op == kind} for kind in ("read", "param", "size")}
     padded = [-(-extent // 16) * 16 for extent in (shape.dim, shape.dim_v)]
     fold_scale = score.op == "var" and _is_positive(scale, known)
-    tiles = _tiles(spec, padded, evaluates=mask.kind == "elements" or not fold_scale)
+    tiles = _tiles(spec, padded, paged=spec.paging is not None, evaluates=mask.kind == "elements" or not fold_scale)
     return ForwardPlan(
         target=TARGET,
         name=spec.name,
@@ -201,6 +203,9 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         sizes=tuple(sorted(names["size"])),
         lengths_q=spec.lengths_q,
         lengths_k=spec.lengths_k,
+        paging=spec.paging,
+        page_size=shape.page_size,
+        partial=shape.partial,
         wide=frozenset(
             node
             for node, interval in static_intervals(roots, known.ranges).items()
@@ -221,14 +226,16 @@ def _can_pack(spec: AttentionSpec) -> bool:
     return not Dependence(spec).on(spec.mask, HEAD)
 
 
-def _tiles(spec: AttentionSpec, padded: Sequence[int], *, evaluates: bool) -> TileShape:
+def _tiles(spec: AttentionSpec, padded: Sequence[int], *, paged: bool, evaluates: bool) -> TileShape:
     """The first row of the table that has room for heads of `padded` (dim, dim_v), with what the schedule sets."""
     dim, dim_v = padded
-    fitting = (row for row in TABLE if dim <= row.max_dim and dim_v <= row.max_dim_v and row.evaluates >= evaluates)
+    needs = evaluates or paged  # two warpgroups leave registers for addresses too
+    fitting = (row for row in TABLE if dim <= row.max_dim and dim_v <= row.max_dim_v and row.evaluates >= needs)
     tiles = next(fitting, TABLE[-1])
     hints = {key: int(value) for key, value in spec.schedule if key in HONOURED and key != "order"}
-    if "tile_q" in hints:
-        producer, consumer = REGISTERS[hints["tile_q"] // ROWS]
+    if "tile_q" in hints or paged:
+        consumers = hints.get("tile_q", tiles.tile_q) // ROWS
+        producer, consumer = (PAGED_REGISTERS if paged else REGISTERS)[consumers]
         tiles = replace(tiles, registers_producer=producer, registers_consumer=consumer)
     return replace(
         tiles,

@@ -1,0 +1,248 @@
+"""The producers where keys and values lie in pages: `kernels/paged_kv.py` into the rings of the kernel.
+
+Row by row, the whole warpgroup copies: each thread finds the pages of its rows one tile ahead of their use, and its
+copies arrive on the tile's barrier by themselves. In boxes, one warp does all: full tiles by TMA, and the tile in which
+the sequence ends row by row, which it waits for.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, const_expr, pipeline
+
+from attn_dsl.kernels.common.launch import Values, tile_layout
+from attn_dsl.kernels.common.tiles import tile_bounds
+from attn_dsl.kernels.named_barrier import WARP, WARPGROUP
+from attn_dsl.kernels.paged_kv import (
+    PagedBoxes,
+    PagedRows,
+    copy_boxes,
+    copy_rows,
+    empty_entries,
+    find_boxes,
+    find_rows,
+    page_boxes,
+)
+from attn_dsl.kernels.sm90.load import load_box
+from attn_dsl.lowering.forward import ForwardPlan
+
+BITS = 16  # of an element
+
+
+def by_rows(plan: ForwardPlan) -> bool:
+    """Whether every tile of keys and values is copied row by row."""
+    return plan.paging is not None and not plan.page_size
+
+
+def rows_of_tiles(plan: ForwardPlan) -> tuple[PagedRows, PagedRows]:
+    """How a tile of keys and one of values are copied row by row."""
+    threads = WARPGROUP if by_rows(plan) else WARP
+    return (
+        PagedRows(plan.tile_k, plan.dim_padded, plan.dim, BITS, threads),
+        PagedRows(plan.tile_k, plan.dim_v_padded, plan.dim_v, BITS, threads),
+    )
+
+
+def boxes_of_tiles(plan: ForwardPlan) -> PagedBoxes | None:
+    """How a tile is made of boxes; None: it is not."""
+    return PagedBoxes(plan.tile_k, plan.page_size) if plan.page_size else None
+
+
+def boxes_of_pools(plan: ForwardPlan, k: cute.Tensor, v: cute.Tensor) -> tuple[Values, Values]:
+    """(atoms, tensors) of TMA copies out of (page_size, dim, kv_heads, pages), on the host; none by rows."""
+    boxes = boxes_of_tiles(plan)
+    if boxes is None:
+        return (), ()
+    made = [
+        page_boxes(boxes, pool, columns, tile_layout(pool.element_type, boxes.box, columns))
+        for pool, columns in ((k, plan.dim_padded), (v, plan.dim_v_padded))
+    ]
+    return tuple(atom for atom, _ in made), tuple(tensor for _, tensor in made)
+
+
+@dataclass(frozen=True)
+class RowsRing(pipeline.PipelineCpAsync):
+    """A ring that the copies of many threads fill. What they write is made visible to the tensor cores' proxy."""
+
+    @staticmethod
+    def make(barriers: Any, stages: int, consumers: Any) -> Any:
+        """`consumers` counts threads: each of them releases a tile."""
+        made = pipeline.PipelineCpAsync.create(
+            barrier_storage=barriers,
+            num_stages=stages,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, WARPGROUP),
+            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, consumers),
+            defer_sync=True,
+        )
+        return RowsRing(made.sync_object_full, made.sync_object_empty, made.num_stages, None, None)
+
+    def consumer_wait(self, state: Any, *args: Any, **kwargs: Any) -> None:
+        """Waits until the tile of `state` is there for wgmma."""
+        super().consumer_wait(state, *args, **kwargs)
+        cute.arch.fence_view_async_shared()
+
+
+@dataclass(frozen=True, eq=False)
+class Pages:
+    """The pages of one sequence."""
+
+    numbers: Any  # cute.Tensor i32, in order
+    size: Any  # rows, as a divisor
+    slots: Any  # Int32: of all its pages
+
+
+def pages_of(plan: ForwardPlan, arguments: Any, b: Any, size: Any, slots: Any) -> Pages:
+    """The pages of sequence `b`; `slots` is what a row of the table, or all lists together, have room for."""
+    paging = plan.paging
+    assert paging is not None
+    if paging.table is not None:
+        return Pages(arguments.lengths(paging.table)[b, None], size, slots)
+    starts = arguments.lengths(paging.indptr)
+    most = slots // size.divisor
+    first = cutlass.max(cutlass.min(starts[b], most), Int32(0))
+    stop = cutlass.max(cutlass.min(starts[b + 1], most), first)
+    numbers = cute.domain_offset(first, arguments.lengths(paging.indices))
+    return Pages(numbers, size, (stop - first) * size.divisor)
+
+
+@cute.jit
+def load_rows(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    work: cutlass.Constexpr,
+    pages: cutlass.Constexpr,
+    pools: Values,
+    shared: Values,
+    pipes: Values,
+    queries: Values,
+    thread: Int32,
+) -> None:
+    """Fills the rings for one tile of queries. Run by the whole warpgroup.
+
+    Args:
+        pools: (page_size, dim, pages) of one head, keys and values.
+        queries: (atom, tensor, tile in shared memory) of a copy by TMA, or empty.
+    """
+    k_rows, v_rows = rows_of_tiles(plan)
+    sK, sV = shared
+    q_pipe, k_pipe, v_pipe = pipes
+    first_slot, count = work.k.first, work.k.count
+    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row, split=work.split)
+    last_visited = bounds.last_visited
+    n = bounds.first
+    if n >= 0:
+        own, coming = empty_entries(k_rows.entries), empty_entries(k_rows.entries)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, plan.stages)
+        start = n * plan.tile_k
+        find_rows(k_rows, pages.numbers, pages.size, first_slot + start, count - start, thread, own)
+        k_pipe.producer_acquire(state)
+        copy_rows(k_rows, pools[0], sK[None, None, state.index], own, thread)
+        k_pipe.producer_commit(state)
+        if const_expr(len(queries) > 0):
+            if cute.arch.make_warp_uniform(thread // WARP) == 0:
+                load_box(plan, work, q_pipe, *queries)
+        following = last_visited(n - 1)
+        start = cutlass.max(following, Int32(0)) * plan.tile_k
+        find_rows(k_rows, pages.numbers, pages.size, first_slot + start, count - start, thread, coming)
+        while following >= 0:
+            before = state.clone()
+            state.advance()
+            k_pipe.producer_acquire(state)
+            copy_rows(k_rows, pools[0], sK[None, None, state.index], coming, thread)
+            k_pipe.producer_commit(state)
+            v_pipe.producer_acquire(before)
+            copy_rows(v_rows, pools[1], sV[None, None, before.index], own, thread)
+            v_pipe.producer_commit(before)
+            own.store(coming.load())
+            following = last_visited(following - 1)
+            start = cutlass.max(following, Int32(0)) * plan.tile_k
+            find_rows(k_rows, pages.numbers, pages.size, first_slot + start, count - start, thread, coming)
+        v_pipe.producer_acquire(state)
+        copy_rows(v_rows, pools[1], sV[None, None, state.index], own, thread)
+        v_pipe.producer_commit(state)
+        # a thread that ends must have no copies under way
+        cute.arch.cp_async_commit_group()
+        cute.arch.cp_async_wait_group(0)
+
+
+@cute.jit
+def fill(
+    plan: cutlass.Constexpr,
+    rows: cutlass.Constexpr,
+    pages: cutlass.Constexpr,
+    atom: cute.CopyAtom,
+    boxes: cute.Tensor,
+    pool: cute.Tensor,
+    target: cute.Tensor,
+    pipe: Values,
+    state: pipeline.PipelineState,
+    first_slot: Int32,
+    count: Int32,
+) -> None:
+    """Fills one tile, of which `count` rows exist, by boxes or row by row. Run by one warp."""
+    lane = cute.arch.lane_idx()
+    entries = empty_entries(rows.entries)
+    full = pipe.producer_get_barrier(state)
+    if count >= plan.tile_k:
+        find_boxes(boxes_of_tiles(plan), pages.numbers, first_slot, lane, entries)
+        pipe.producer_acquire(state)  # and expects the bytes
+        copy_boxes(boxes_of_tiles(plan), atom, boxes, target, entries, full)
+    else:
+        find_rows(rows, pages.numbers, pages.size, first_slot, count, lane, entries)
+        pipe.sync_object_empty.wait(state.index, state.phase)
+        copy_rows(rows, pool, target, entries, lane)
+        cute.arch.cp_async_commit_group()
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.fence_view_async_shared()
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(full)
+
+
+@cute.jit
+def load_boxes(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    work: cutlass.Constexpr,
+    pages: cutlass.Constexpr,
+    atoms: Values,
+    boxes: Values,
+    pools: Values,
+    shared: Values,
+    pipes: Values,
+    queries: Values,
+) -> None:
+    """Fills the rings for one tile of queries. Run by one warp; arguments as of `load_rows`, `boxes` for TMA."""
+    k_rows, v_rows = rows_of_tiles(plan)
+    sK, sV = shared
+    q_pipe, k_pipe, v_pipe = pipes
+    first_slot, count = work.k.first, work.k.count
+    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row, split=work.split)
+    last_visited = bounds.last_visited
+    n = bounds.first
+    if n >= 0:
+        keys = (plan, k_rows, pages, atoms[0], boxes[0], pools[0])
+        values = (plan, v_rows, pages, atoms[1], boxes[1], pools[1])
+        tiles, lane, entries = boxes_of_tiles(plan), cute.arch.lane_idx(), empty_entries(1)
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, plan.stages)
+        start = n * plan.tile_k
+        fill(*keys, sK[None, None, state.index], k_pipe, state, first_slot + start, count - start)
+        if const_expr(len(queries) > 0):
+            load_box(plan, work, q_pipe, *queries)
+        following = last_visited(n - 1)
+        while following >= 0:
+            before = state.clone()
+            state.advance()
+            # only the first tile can be the one in which the sequence ends
+            find_boxes(tiles, pages.numbers, first_slot + following * plan.tile_k, lane, entries)
+            k_pipe.producer_acquire(state)
+            full = k_pipe.producer_get_barrier(state)
+            copy_boxes(tiles, atoms[0], boxes[0], sK[None, None, state.index], entries, full)
+            start = n * plan.tile_k
+            fill(*values, sV[None, None, before.index], v_pipe, before, first_slot + start, count - start)
+            n = following
+            following = last_visited(n - 1)
+        start = n * plan.tile_k
+        fill(*values, sV[None, None, state.index], v_pipe, state, first_slot + start, count - start)
