@@ -1,4 +1,4 @@
-"""Loops of a kernel in machine code, out of what `nvdisasm -c` prints of a cubin.
+"""A kernel in machine code, out of what `nvdisasm -c` prints of a cubin: its loops, and the registers of its roles.
 
 A loop's *way round* is the shortest path from its head back to it through all of its characteristic instructions:
 code that a wait runs while it spins, and branches that are rarely taken, are not in it.
@@ -31,6 +31,19 @@ class Instruction:
     text: str
     conditional: bool
     target: int | None
+
+    def after(self, place: int) -> list[int]:
+        """Where control may go from here, this instruction being at `place`."""
+        ends = self.opcode.partition(".")[0] in ("BRA", "EXIT") and not self.conditional
+        return [*(() if ends else (place + 1,)), *(() if self.target is None else (self.target,))]
+
+    @property
+    def registers(self) -> int:
+        """One more than the largest register it names, with those behind it that a wide operand takes."""
+        named = [int(found) for found in re.findall(r"\bR(\d+)\b", self.text)]
+        wide = re.search(r"\.x(\d+)\b", self.opcode)  # of tensor memory
+        width = int(wide[1]) if wide else 4 if ".128" in self.opcode else 2 if self.opcode.endswith("2") else 1
+        return max(named) + width if named else 0
 
 
 @dataclass(frozen=True)
@@ -89,6 +102,37 @@ def parse(text: str) -> list[Instruction]:
     return made
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """What runs after one `setmaxnreg`."""
+
+    limit: int  # registers of a thread from there on
+    used: int  # the largest register that an instruction names, and one more
+    instructions: int
+
+
+def stretches(code: list[Instruction]) -> list[Stretch]:
+    """One for each `setmaxnreg`, with all that can be reached from it up to the next."""
+    found = []
+    for place, instruction in enumerate(code):
+        if instruction.opcode.startswith("USETMAXREG"):
+            reached, waiting = set(), [place + 1]
+            while waiting:
+                here = waiting.pop()
+                if here in reached or here >= len(code) or code[here].opcode.startswith("USETMAXREG"):
+                    continue
+                reached.add(here)
+                waiting += code[here].after(here)
+            used = max((code[here].registers for here in reached), default=0)
+            found.append(Stretch(int(instruction.text.split()[-2], 0), used, len(reached)))
+    return found
+
+
+def local_memory(code: list[Instruction]) -> int:
+    """Instructions that load from or store to local memory: spilled registers, and arrays that are not in any."""
+    return sum(instruction.opcode.partition(".")[0] in ("LDL", "STL") for instruction in code)
+
+
 def loops(code: list[Instruction], wanted: Callable[[Instruction], bool]) -> list[Loop]:
     """The innermost loops with instructions that are `wanted`, in the order of the code."""
     spans: dict[int, int] = {}
@@ -118,8 +162,7 @@ def _forwards(
         lack, length, _ = best[place]
         here = code[place]
         reached = (lack - wanted(here), length + 1, place)
-        ends = here.opcode.partition(".")[0] in ("BRA", "EXIT") and not here.conditional
-        for to in (*(() if ends else (place + 1,)), *(() if here.target is None else (here.target,))):
+        for to in here.after(place):
             if place < to <= last and (to not in best or reached[:2] < best[to][:2]):
                 best[to] = reached
     return best
