@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
+from attn_dsl.expr import children_first
 from attn_dsl.lowering.forward import sm90
 from attn_dsl.lowering.forward.plan import ELEMENT_BYTES, ForwardPlan, ShapeClass
 from attn_dsl.lowering.forward.rules import MAX_SHARED
@@ -21,6 +22,8 @@ HONOURED = (*sm90.HONOURED, "exp2_share")
 KEYS_PER_TILE = KEYS[-1]
 MAX_TILES_IN_FLIGHT = 4  # of K and of V
 MAX_PACK = 16  # query heads, where rows of Q and O are found one by one
+SCORE_COLUMNS = (32, 16, 8, 4, 2)
+SCORE_CODE = 1_024  # nodes of an expression times columns: what ptxas compiles in about a second
 THRESHOLD = 8.0  # in base 2; weights up to 2^8 are as precise as weights up to 1, and far from the end of f16
 WIDE = 128  # elements: wider heads go through shared memory in parts, of 64 or 128 elements
 NARROW_PART = 64
@@ -123,9 +126,16 @@ def _plan(spec: AttentionSpec, shared: ForwardPlan) -> Sm100Plan:
         part=wide_part if max(dim, dim_v) > WIDE else WIDE,
         registers_correction=correction,
         threshold=THRESHOLD,
+        score_columns=_score_columns(shared),
         exp2_on_fma=_exp2_on_fma(shared) if share is None else round(share * PAIRS / 100),
     )
     return replace(plan, stages=_stages(plan, hints.get("stages")))
+
+
+def _score_columns(plan: ForwardPlan) -> int:
+    """As many as their code is short enough for; two at least, which is what an instruction computes."""
+    nodes = sum(1 for _ in children_first([plan.logit]))
+    return next((columns for columns in SCORE_COLUMNS if columns * nodes <= SCORE_CODE), SCORE_COLUMNS[-1])
 
 
 def _exp2_on_fma(plan: ForwardPlan) -> int:

@@ -59,6 +59,7 @@ class Sm100Plan(ForwardPlan):
     threshold: (
         float  # in base 2: how far scores may rise above a row's reference before the output is rescaled; 0: exact
     )
+    score_columns: int  # that a thread takes from dot products to scores at a time
     exp2_on_fma: int  # of 16 neighbouring pairs of weights, those whose exponentials are a polynomial on FMA units
 
     @property

@@ -4,6 +4,7 @@ The output is only rescaled where a row's maximum has risen by more than the pla
 rescaling): until then weights are taken from the old reference, which changes nothing but their common factor.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import cutlass
@@ -66,10 +67,40 @@ def rounded(row: cute.Tensor, element: Any) -> cute.Tensor:
 
 def fragment_of(plan: Any, scope: Any, row: Int32) -> Fragment:
     """A thread's scores: all columns of one row, a pair of query and packed head."""
-    stride = 1 << (plan.tile_k - 1).bit_length()
     q_idx = query_of(plan, row)
     heads = None if plan.pack == 1 else (scope.h + row - q_idx * plan.pack,)
-    return Fragment(rows=(q_idx,), width=plan.tile_k, stride=stride, count=plan.tile_k, base=Int32(0), heads=heads)
+    return columns_of(Fragment((q_idx,), 1, 1, 1, Int32(0), heads), Int32(0), plan.tile_k)
+
+
+def columns_of(fragment: Fragment, first: Int32, count: int) -> Fragment:
+    """`count` neighbouring columns of the rows of `fragment`, from tile column `first` on."""
+    return replace(fragment, width=count, stride=1 << (count - 1).bit_length(), count=count, base=first)
+
+
+@cute.jit
+def score_row(
+    plan: cutlass.Constexpr,
+    scope: cutlass.Constexpr,
+    fragment: cutlass.Constexpr,
+    memory: cute.Pointer,
+    scores_at: Int32,
+    thread: Int32,
+    n: Int32,
+    masked: cutlass.Constexpr[bool],
+) -> None:
+    """Dot products to scores, where they lie in tensor memory, a few columns at a time.
+
+    The code of a score is as long as it is for those columns, and so are the registers it needs.
+    """
+    count = plan.score_columns
+    for first in cutlass.range(0, plan.tile_k, count, unroll=1):
+        row = load_row(memory, scores_at + first, count, count, thread)
+        cute.arch.fence_view_async_tmem_load()
+        viewed = cute.make_tensor(row.iterator, cute.make_layout((1, count)))
+        columns = columns_of(fragment, first, count)
+        score_scores(plan, scope.fresh(), columns, viewed, n, inside=not masked, pairs=True)
+        store_row(memory, scores_at + first, row, count, thread)
+    cute.arch.fence_view_async_tmem_store()
 
 
 @cute.jit
@@ -94,10 +125,11 @@ def step(
         words = keep_words(plan, scope.fresh(), fragment, n)
     barriers.wait("s_full", slot, parity)
     fence_after()
+    if const_expr(not plan.fold_scale):
+        score_row(plan, scope, fragment, memory, scores_at, thread, n, masked)
     row = load_row(memory, scores_at, plan.tile_k, LOAD_COLUMNS, thread)
     cute.arch.fence_view_async_tmem_load()
     viewed = cute.make_tensor(row.iterator, cute.make_layout((1, plan.tile_k)))
-    score_scores(plan, scope.fresh(), fragment, viewed, n, inside=not masked, pairs=True)
     if const_expr(masked):
         apply_words(fragment, viewed, words)
     largest = largest_of([reference, *(row[place] for place in range(plan.tile_k))])
