@@ -73,3 +73,17 @@ def capabilities() -> dict[str, dict[str, str]]:
     from .runtime import capabilities as table
 
     return table()
+
+
+def load_bundle(folder: str | Path, *, target: str | None = None) -> CompiledAttention:
+    """The kernels that `attn-dsl compile FILE --out FOLDER` wrote, as what `compile` returns; needs no CuTe DSL.
+
+    `target` chooses between those of the bundle; None: the one for the GPU that is here.
+
+    Raises:
+        UnsupportedError: the bundle is damaged (E320), of another format, version, machine or GPU (E321); at a call:
+            without a kernel for its shape class (E322). What loading needs besides torch is missing (E282).
+    """
+    from .runtime import load_bundle as load_from
+
+    return load_from(Path(folder), target)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..runtime import CompiledAttention, Inputs
     from .accuracy import Comparison
 
-_OPERAND_DTYPES = {dtype.spelling: dtype for dtype in (DType.F32, DType.F16, DType.BF16, DType.E4M3, DType.E5M2)}
+OPERAND_DTYPES = {dtype.spelling: dtype for dtype in (DType.F32, DType.F16, DType.BF16, DType.E4M3, DType.E5M2)}
 _SIZES = {"batch": 1, "seq_q": 256, "seq_k": 256}  # of axes nobody gives
 
 _EPILOG = """\
@@ -51,7 +51,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     values.add_tensors(parser)
     values.add_constants(parser)
     values.add_seed(parser)
-    parser.add_argument("--dtype", choices=tuple(_OPERAND_DTYPES), help="of q, k, v and o, instead of the file's")
+    parser.add_argument("--dtype", choices=tuple(OPERAND_DTYPES), help="of q, k, v and o, instead of the file's")
     parser.add_argument("--target", default="auto", metavar="NAME", help="where to run (default auto)")
     parser.add_argument(
         "--device",
@@ -71,7 +71,7 @@ def execute(options: argparse.Namespace) -> int:
     """Runs the spec of `options`; the exit code."""
     spec = files.spec(options.file, values.constants(options.const))
     if options.dtype is not None:
-        spec = with_dtype(spec, _OPERAND_DTYPES[options.dtype])
+        spec = with_dtype(spec, OPERAND_DTYPES[options.dtype])
     with Progress("loading torch") as progress:
         from ..runtime import compile_for
         from .inputs import make_inputs

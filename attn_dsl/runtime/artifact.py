@@ -38,6 +38,8 @@ class KernelInfo:
 
     key: str  # of the cache
     spec: str  # name of the spec
+    dim: int  # elements of a row of q and k
+    dim_v: int  # elements of a row of v and o
     entry: str  # name of the kernel in PTX
     signature: Signature
     registers: int  # per thread at launch
@@ -51,6 +53,8 @@ class KernelInfo:
             "format": FORMAT,
             "key": self.key,
             "spec": self.spec,
+            "dim": self.dim,
+            "dim_v": self.dim_v,
             "entry": self.entry,
             "signature": self.signature.as_dict(),
             "registers": self.registers,
@@ -69,6 +73,8 @@ class KernelInfo:
             return KernelInfo(
                 key=str(plain["key"]),
                 spec=str(plain["spec"]),
+                dim=int(plain["dim"]),
+                dim_v=int(plain["dim_v"]),
                 entry=str(plain["entry"]),
                 signature=Signature.from_dict(plain["signature"]),
                 registers=int(plain["registers"]),

@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,6 +54,8 @@ def build(plan: ForwardPlan, arch: str, template: Callable[[], Template], folder
         {
             "key": key,
             "spec": plan.name,
+            "dim": plan.dim,
+            "dim_v": plan.dim_v,
             "entry": entry[1],
             "signature": Signature.of(plan, arch),
             "registers": found.registers,
@@ -78,7 +79,6 @@ def link(folder: Path) -> bool:
     return made.returncode == 0
 
 
-@lru_cache(maxsize=1)
 def linker() -> str | None:
     """The path of the C compiler: $CC or cc."""
     return shutil.which(os.environ.get("CC") or "cc")

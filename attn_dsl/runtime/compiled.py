@@ -19,6 +19,8 @@ from ..spec.model import Tensor as SpecTensor
 from . import torch_op
 from .binding import Call, bind
 from .dtypes import TORCH_DTYPES
+from .kernel import Assembly, Kernel, KernelMetadata
+from .launcher import Grid, Launcher, kernel_of, only_kernel
 from .outputs import check_buffer
 
 
@@ -141,6 +143,45 @@ class CompiledAttention:
             check_buffer("lse", lse, DType.F32, reference.lse_axes(self.spec), call, tensors, problems)
         if problems.errors:
             raise CallError(problems.errors)
+
+    def __getitem__(self, grid: Grid | None) -> Launcher:
+        """`compiled[grid](q, k, v, ..., o, lse, **params)`: a launch into given buffers, written as Triton's are.
+
+        `grid` is None or the grid of the plan; another one is an error (E324).
+        """
+        return Launcher(self, grid)
+
+    def warmup(self, *args: Tensor, **kwargs: Any) -> Kernel:
+        """The kernel that a call of these arguments runs, compiled and not launched: needs no GPU.
+
+        Raises UnsupportedError (E281) for a target without kernels, and what a call raises.
+        """
+        return kernel_of(self, args, kwargs)[0]
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of this object, if calls and `warmup` have needed exactly one so far. Raises CallError (E325)."""
+        return only_kernel(self)
+
+    @property
+    def asm(self) -> Assembly:
+        """`asm["ptx"]`, `asm["cubin"]` and `asm["sass"]` of `kernel`."""
+        return self.kernel.asm
+
+    @property
+    def metadata(self) -> KernelMetadata:
+        """Name, target, warps, stages and shared memory of `kernel`."""
+        return self.kernel.metadata
+
+    @property
+    def n_regs(self) -> int:
+        """Registers per thread of `kernel` at launch."""
+        return self.kernel.n_regs
+
+    @property
+    def n_spills(self) -> int:
+        """32-bit words of local memory per thread of `kernel`."""
+        return self.kernel.n_spills
 
     @cached_property
     def key(self) -> str:

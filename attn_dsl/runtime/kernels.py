@@ -73,21 +73,31 @@ def compiled_kernel(plan: ForwardPlan, target: KernelTarget) -> Kernel:
 
     Raises UnsupportedError (E282) if it has to be compiled and CuTe DSL is missing or of another release.
     """
+    artifact, function = _from_cache(plan, target)
+    return Kernel(artifact.info.signature, function, artifact)
+
+
+def artifact_of(plan: ForwardPlan, target: KernelTarget) -> Artifact:
+    """As `compiled_kernel`, the artifact alone."""
+    return _from_cache(plan, target)[0]
+
+
+def _from_cache(plan: ForwardPlan, target: KernelTarget) -> tuple[Artifact, Callable[..., Any]]:
     key = key_of(plan, target.arch)
 
     def make(folder: Path) -> Artifact:
         return build(plan, target.arch, target.template, folder, key)
 
-    artifact, function = kernel_cache().load(key, make)
-    return Kernel(artifact.info.signature, function, artifact)
+    return kernel_cache().load(key, make)
 
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """The kernels of one spec on one target, compiled when a call first needs them."""
+    """The kernels of one spec on one target, compiled when a call first needs them, or those of a bundle."""
 
     spec: AttentionSpec
     target: KernelTarget
+    bundled: Callable[[ShapeClass], Kernel] | None = None  # finds a kernel of a bundle; None: kernels are compiled
     loaded: dict[ShapeClass, Kernel] = field(default_factory=dict, repr=False)  # a cache: changes no result
     compiled: dict[ShapeClass, Kernel] = field(default_factory=dict, repr=False)  # likewise, of `launch`
     recipes: dict[Layout, Recipe] = field(default_factory=dict, repr=False)  # likewise
@@ -137,15 +147,19 @@ class Kernels:
         return result
 
     def kernel(self, shape: ShapeClass) -> Kernel:
-        """The kernel of a shape class. Raises PlanError and UnsupportedError as `select` does."""
+        """The kernel of a shape class. Raises PlanError and UnsupportedError as `select` does, E322 for a bundle."""
         found = self.loaded.get(shape)
         if found is None:
-            plan = self.target.select(self.spec, shape)
             with self._compiling:  # threads that want the same kernel wait for the first
                 found = self.loaded.get(shape)
                 if found is None:
-                    found = self.loaded[shape] = compiled_kernel(plan, self.target)
+                    found = self.loaded[shape] = self._made(shape)
         return found
+
+    def _made(self, shape: ShapeClass) -> Kernel:
+        if self.bundled is not None:
+            return self.bundled(shape)
+        return compiled_kernel(self.target.select(self.spec, shape), self.target)
 
     def traced(self, shape: ShapeClass) -> Kernel:
         """As `kernel`, compiled anew in this process and kept in this object alone."""

@@ -23,6 +23,8 @@ class Signature:
     row_elements: int  # of a key and its value together
     pack: int  # query heads that share a tile
     longest_first: bool  # heads whose keys fit the L2 cache together run side by side
+    tile_q: int  # rows of a tile: pairs of query row and packed head
+    packed_q: bool  # whether the rows of all sequences lie behind each other
     threads: int  # of one block
     shared: int  # bytes of shared memory of one block
     stages: int  # tiles of K, and of V, in flight
@@ -40,10 +42,19 @@ class Signature:
             row_elements=plan.dim + plan.dim_v,
             pack=plan.pack,
             longest_first=plan.order == "longest_first",
+            tile_q=plan.tile_q,
+            packed_q=plan.lengths_q.cu_seqlens is not None,
             threads=plan.threads,
             shared=plan.shared_bytes,
             stages=plan.stages,
         )
+
+    def grid(self, extents: Mapping[str, int]) -> tuple[int, int, int]:
+        """Thread blocks of a launch with axes of `extents`: one for each tile of queries of the heads that share it."""
+        heads, batch = extents["heads"] // self.pack, extents["batch"]
+        if self.packed_q:  # places that are counted without reading where sequences begin
+            return (extents["total_q"] * self.pack // self.tile_q + batch + 1) * heads, 1, 1
+        return -(-extents["seq_q"] * self.pack // self.tile_q) * heads * batch, 1, 1
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
