@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.expr import Expr
-from attn_dsl.expr.text import to_text
+from attn_dsl.lowering.forward import sm100_rules
 from attn_dsl.lowering.forward.plan import WARPGROUP, ForwardPlan, ParamArgument, PiecePlan
-from attn_dsl.lowering.forward.rules import MAX_SHARED, argument_bytes, check, consumer_registers
+from attn_dsl.lowering.forward.rules import MAX_REGISTERS, MAX_SHARED, argument_bytes, check, consumer_registers
+from attn_dsl.lowering.forward.sm100_plan import COLUMNS, PAIRS, ROWS, Sm100Plan
+from attn_dsl.lowering.tiles import report
 
 MAX_TEXT = 160  # characters of an expression
 
@@ -32,13 +35,8 @@ def explain(plan: ForwardPlan) -> str:
 def _lines(plan: ForwardPlan) -> Iterator[str]:
     padded = "" if plan.dim == plan.dim_padded and plan.dim_v == plan.dim_v_padded else ", padded with zeros"
     yield f"{plan.name} on {plan.target}: {plan.dtype}, dim {plan.dim}, dim_v {plan.dim_v}{padded}; o in {plan.o_dtype}"
-    yield f"tiles: {plan.tile_q} rows x {plan.tile_k} keys, {plan.order.replace('_', ' ')}"
-    yield (
-        f"warps: 1 producer warpgroup with {plan.registers_producer} registers a thread, {plan.consumers} consumer "
-        f"warpgroups with {plan.registers_consumer} (about {consumer_registers(plan)} needed); {plan.threads} threads"
-    )
-    rows = plan.tile_q // plan.consumers
-    yield f"rings: {plan.stages} tiles of K and of V in flight; a warpgroup of {WARPGROUP} consumers has {rows} rows"
+    yield f"tiles: {plan.tile_q} rows x {plan.tile_k} keys, {plan.order.replace('_', ' ')}{_packed(plan)}"
+    yield from _sm100(plan) if isinstance(plan, Sm100Plan) else _sm90(plan)
     regions = ", ".join(f"{name} {size:,}" for name, size in plan.shared_map)
     yield f"shared memory: {plan.shared_bytes:,} of {MAX_SHARED:,} bytes: {regions}"
     yield f"mask: {_KINDS[plan.mask.kind]}"
@@ -56,51 +54,77 @@ def _lines(plan: ForwardPlan) -> Iterator[str]:
     wide = ", ".join(sorted({_short(node) for node in plan.wide}))
     yield f"64-bit ints: {wide or 'none'}"
     captures = [f"{capture.name} ({capture.dtype}, rank {capture.rank})" for capture in plan.captures]
-    params = [f"{param.name} ({_form(param)})" for param in plan.params]
+    params = [f"{param.name} ({form_of(param)})" for param in plan.params]
     extents = [f"extent of {axis}" for axis in plan.sizes]
     yield f"arguments: {', '.join([*captures, *params, *extents]) or 'none'}; {argument_bytes(plan):,} bytes"
     yield "one kernel serves all lengths, batch sizes, heads, strides and values"
-    for problem in check(plan):
+    for problem in _broken(plan):
         yield f"broken: {problem.code}: {problem.message}"
 
 
-def _form(param: ParamArgument) -> str:
+def _packed(plan: ForwardPlan) -> str:
+    return "" if plan.pack == 1 else f"; the rows of {plan.pack} query heads of a K/V head share a tile"
+
+
+def _broken(plan: ForwardPlan) -> tuple[Diagnostic, ...]:
+    return sm100_rules.check(plan) if isinstance(plan, Sm100Plan) else check(plan)
+
+
+def _sm90(plan: ForwardPlan) -> Iterator[str]:
+    yield (
+        f"warps: 1 producer warpgroup with {plan.registers_producer} registers a thread, {plan.consumers} consumer "
+        f"warpgroups with {plan.registers_consumer} (about {consumer_registers(plan)} needed); {plan.threads} threads"
+    )
+    rows = plan.tile_q // plan.consumers
+    yield f"rings: {plan.stages} tiles of K and of V in flight; a warpgroup of {WARPGROUP} consumers has {rows} rows"
+
+
+def _sm100(plan: Sm100Plan) -> Iterator[str]:
+    one = plan.query_tiles == 1
+    uses = "which has both slots of scores in turn" if one else "each with its slot of scores, which take turns"
+    by = "by TMA" if plan.by_tma else "row by row: a tile ends between two heads"
+    yield f"query tiles: {plan.query_tiles} of {ROWS} rows, {uses}; rows of Q and O go {by}"
+    yield f"warps, {plan.threads} threads:"
+    for role in plan.roles:
+        last = role.first + role.warps - 1
+        where = f"warp {role.first}" if role.warps == 1 else f"warps {role.first} to {last}"
+        yield f"  {where}: {role.name}, {role.registers} registers a thread"
+    total = sum(role.threads * role.registers for role in plan.roles)
+    yield f"registers: {total:,} of {MAX_REGISTERS:,}"
+    widths = " and ".join(f"{part} elements of {name}" for name, part in (("K", plan.k_part), ("V", plan.v_part)))
+    ahead = "; keys run one tile ahead of values" if plan.keys_ahead else ""
+    yield f"ring: {plan.stages} parts in flight, rows of {widths} each{ahead}"
+    used = max(first + count for _, first, count in plan.tmem_map)
+    columns = ", ".join(f"{name} {first} to {first + count - 1}" for name, first, count in plan.tmem_map)
+    yield f"tensor memory: {used} of {COLUMNS} columns: {columns}"
+    yield f"barriers, {plan.barriers} mbarriers:"
+    for edge in plan.edges:
+        who = " and ".join(f"{count} of {role}" for role, count in edge.arrivals)
+        arrivals = "1 arrival" if edge.count == 1 else f"{edge.count} arrivals"
+        yield f"  {edge.name} x {edge.slots}, {arrivals} ({who}): {edge.says}"
+    if plan.threshold:
+        yield f"the output is rescaled once scores rise {plan.threshold:g} in base 2 above a row's reference"
+    else:
+        yield "the output is rescaled whenever a row's largest score rises"
+    yield f"exponentials: {plan.exp2_on_fma} pairs of {PAIRS} by a polynomial on FMA units, the others by ex2"
+    if not plan.fold_scale:
+        yield f"scores are computed {plan.score_columns} columns at a time"
+
+
+def form_of(param: ParamArgument) -> str:
+    """In which form a parameter comes."""
     return param.dtype if param.form == "number" else f"{param.dtype} tensor{f'[{param.per}]' if param.per else ''}"
 
 
 def _pieces(pieces: tuple[PiecePlan, ...]) -> Iterator[str]:
     for piece in pieces:
-        yield f"  {piece_text(piece)}"
+        widths = " and ".join(f"{_short(width)} > 0" for width in piece.widths)
+        yield f"  {report.piece_text(piece, MAX_TEXT)}{f', none unless {widths}' if widths else ''}"
         for bound in dict.fromkeys((*piece.low, *piece.high)):
             yield f"    {_short(bound.expr)}: {_AT[bound.direction]}"
     if not pieces:
         yield "  none"
 
 
-def piece_text(piece: PiecePlan) -> str:
-    """One piece, as `low <= kv_idx < high, for rows ..., if ...`."""
-    text = _between([b.expr for b in piece.low], "kv_idx", [b.expr for b in piece.high])
-    if piece.leftover:
-        text += f", some of them by {' and '.join(map(_short, piece.leftover))}"
-    if piece.row_low or piece.row_high:
-        text += f", for rows {_between(list(piece.row_low), 'q_idx', list(piece.row_high))}"
-    if piece.guard:
-        text += f", if {' and '.join(map(_short, piece.guard))}"
-    if piece.widths:
-        text += f", none unless {' and '.join(f'{_short(width)} > 0' for width in piece.widths)}"
-    return text
-
-
-def _between(low: list[Expr], name: str, high: list[Expr]) -> str:
-    def chosen(bounds: list[Expr], function: str) -> str:
-        texts = [_short(bound) for bound in bounds]
-        return texts[0] if len(texts) == 1 else f"{function}({', '.join(texts)})"
-
-    start = f"{chosen(low, 'max')} <= " if low else ""
-    stop = f" < {chosen(high, 'min')}" if high else ""
-    return f"{start}{name}{stop}" if start or stop else f"every {name}"
-
-
 def _short(node: Expr) -> str:
-    text = to_text(node)
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
+    return report.short(node, MAX_TEXT)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from attn_dsl.expr import BOOL, Expr, children_first
 from attn_dsl.expr.text import to_text
-from attn_dsl.lowering.tiles.columns import ColumnForm, Piece
+from attn_dsl.lowering.tiles.columns import ColumnForm
 from attn_dsl.lowering.tiles.dependence import COLUMN, ROW
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MAX_PIECES = 8  # pieces of one form that are listed
 def describe(analysis: TileAnalysis) -> str:
     """The column ranges of the mask and of its negation, what is no range, and what is read per tile."""
     columns = analysis.columns
-    lines = [f"mask: {_short(analysis.spec.mask)}"]
+    lines = [f"mask: {short(analysis.spec.mask)}"]
     if columns.whole is not None:
         lines.append(f"not taken apart: {columns.whole}; every tile is tested by interval arithmetic")
     else:
@@ -48,26 +48,58 @@ def _form(form: ColumnForm) -> Iterator[str]:
         yield f"  and {len(form.pieces) - MAX_PIECES} more ranges"
 
 
-def piece_text(piece: Piece) -> str:
-    """One piece, as `low <= kv_idx < high, for rows ..., if ...`."""
-    text = _between([b.expr for b in piece.low], "kv_idx", [b.expr for b in piece.high])
+class Limit(Protocol):
+    """A bound of a range; this one and the next are what pieces of an analysis and of a plan share."""
+
+    @property
+    def expr(self) -> Expr: ...
+
+
+class Range(Protocol):
+    @property
+    def low(self) -> Sequence[Limit]: ...
+    @property
+    def high(self) -> Sequence[Limit]: ...
+    @property
+    def row_low(self) -> Sequence[Expr]: ...
+    @property
+    def row_high(self) -> Sequence[Expr]: ...
+    @property
+    def guard(self) -> Sequence[Expr]: ...
+    @property
+    def leftover(self) -> Sequence[Expr]: ...
+
+
+def piece_text(piece: Range, limit: int = MAX_LINE // 2) -> str:
+    """One piece, as `low <= kv_idx < high, for rows ..., if ...`; expressions are cut after `limit` characters."""
+
+    def every(nodes: Sequence[Expr]) -> str:
+        return " and ".join(short(node, limit) for node in nodes)
+
+    text = _between([b.expr for b in piece.low], "kv_idx", [b.expr for b in piece.high], limit)
     if piece.leftover:
-        text += f", of them those with {' and '.join(map(_short, piece.leftover))}"
+        text += f", of them those with {every(piece.leftover)}"
     if piece.row_low or piece.row_high:
-        text += f", for rows {_between(list(piece.row_low), 'q_idx', list(piece.row_high))}"
+        text += f", for rows {_between(piece.row_low, 'q_idx', piece.row_high, limit)}"
     if piece.guard:
-        text += f", if {' and '.join(map(_short, piece.guard))}"
+        text += f", if {every(piece.guard)}"
     return text
 
 
-def _between(low: list[Expr], name: str, high: list[Expr]) -> str:
-    def chosen(bounds: list[Expr], function: str) -> str:
-        texts = [_short(bound) for bound in bounds]
+def _between(low: Sequence[Expr], name: str, high: Sequence[Expr], limit: int) -> str:
+    def chosen(bounds: Sequence[Expr], function: str) -> str:
+        texts = [short(bound, limit) for bound in bounds]
         return texts[0] if len(texts) == 1 else f"{function}({', '.join(texts)})"
 
     start = f"{chosen(low, 'max')} <= " if low else ""
     stop = f" < {chosen(high, 'min')}" if high else ""
     return f"{start}{name}{stop}" if start or stop else f"every {name}"
+
+
+def short(node: Expr, limit: int = MAX_LINE // 2) -> str:
+    """An expression as text of at most `limit` characters."""
+    text = to_text(node)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -98,8 +130,3 @@ def table_steps(analysis: TileAnalysis) -> Iterator[TableStep]:
             sides = [word for side, word in ((ROW, "rows"), (COLUMN, "keys")) if any(on(n, side) for n in nodes)]
             over = " and ".join(sides)
             yield TableStep(name, over, f"smallest and largest value of each tile of {' and of '.join(sides)}")
-
-
-def _short(node: Expr) -> str:
-    text = to_text(node)
-    return text if len(text) <= MAX_LINE // 2 else f"{text[: MAX_LINE // 2 - 3]}..."

@@ -246,3 +246,58 @@ def test_the_plan_of_a_kernel(run, write):
     refused = run("explain", name, *sizes[:-1], 264, "--target", "sm90")
     assert refused.code == 1
     assert "E2" in refused.out + refused.err
+
+
+@pytest.mark.parametrize(
+    ("target", "parts"),
+    [
+        ("sm90", ["tiles: 128 rows x 128 keys", "2 consumer warpgroups with"]),
+        (
+            "sm100",
+            [
+                "query tiles: 2 of 128 rows",
+                "warps 8 to 11: correction,",
+                "tensor memory: 384 of 512 columns: s0 0 to 127, p0 64 to 127",
+                "p_full x 2, 256 arrivals (128 of softmax and 128 of correction)",
+                "registers: 65,536 of 65,536",
+            ],
+        ),
+    ],
+)
+def test_the_plan_of_a_target_and_its_shape_classes(run, write, target: str, parts: list[str]) -> None:
+    params = "param n: int = 70\nparam cap: float in 1.0.. = 9.0\n"
+    spec = f"{params}mask = 0 <= q_pos - kv_idx < n\nscore = cap * tanh(score / cap)"
+    name = write("a.attn", spec, operands=True)
+    sizes = ("--seq-q", 300, "--seq-k", 300, "--heads", 6, "--kv-heads", 2, "--dim", 64)
+    outcome = run("explain", name, *sizes, "--target", target)
+    assert outcome.code == 0
+    for part in (*parts, "another kernel is compiled for", "n as a tensor of one element instead of a number"):
+        assert part in outcome.out, outcome.out
+    plan = json.loads(run("explain", name, *sizes, "--target", target, "--format", "json").out)["plan"]
+    assert plan["target"] == target
+    assert plan["lines"][0].startswith(f"a on {target}: ")
+    assert plan["shape_class"][0].startswith("shape class of this call: dim 64, dim_v 64, 3 query heads share a tile")
+    assert "  each dim that is called: multiples of 8 to 256" in plan["shape_class"]
+    fixed = run(
+        "explain",
+        name,
+        *sizes[:4],
+        "--const",
+        "heads=6",
+        "--const",
+        "kv_heads=2",
+        "--const",
+        "dim=64",
+        "--target",
+        target,
+    )
+    assert "query heads share a tile" in fixed.out
+    assert "each dim that is called" not in fixed.out
+    assert "each number of heads" not in fixed.out
+
+
+def test_a_target_that_refuses_the_spec_says_why(run, write) -> None:
+    name = write("a.attn", "schedule { splits = 2 }", operands=True)
+    outcome = run("explain", name, *SIZES, "--target", "sm100")
+    assert outcome.code == 1
+    assert "E281" in outcome.err
