@@ -19,8 +19,8 @@ from attn_dsl.runtime.kernels import SM100, shape_class
 
 pytestmark = pytest.mark.skipif(sass.nvdisasm() is None, reason="no nvdisasm")
 
-SAMPLE = (Cell("llama_causal", "bf16", 128, 4), Cell("longformer", "f16", 64, 1))
-EVERY = [cell for cell in matrix.cells((64, 128)) if cell.dtype == "bf16" and cell.spec != "sandwich"]
+SAMPLE = Cell("gemma2_local", "bf16", 128, 4)
+EVERY = [cell for cell in matrix.cells((64, 128)) if cell.dtype == "bf16"]
 
 
 def plan_of(cell: Cell) -> Sm100Plan:
@@ -30,9 +30,8 @@ def plan_of(cell: Cell) -> Sm100Plan:
     return plan
 
 
-@pytest.mark.parametrize("cell", SAMPLE, ids=str)
-def test_a_sample(cell: Cell) -> None:
-    plan = plan_of(cell)
+def test_one_kernel() -> None:
+    plan = plan_of(SAMPLE)
     found = gates.compiled(plan)
     assert found.broken(plan) == []
     assert len(found.roles) == 3
