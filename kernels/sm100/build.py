@@ -12,4 +12,4 @@ def compile_forward(plan: Sm100Plan, options: str = "") -> Callable[..., None]:
 
     `options` are further options of `cute.compile`, such as `--keep-ptx --dump-dir DIR`.
     """
-    return compile_template(Forward(plan), plan, "sm_100a", options)
+    return compile_template(Forward(plan), plan, plan.arch, options)

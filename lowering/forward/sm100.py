@@ -18,7 +18,9 @@ from attn_dsl.spec.model import AttentionSpec
 __all__ = ["Sm100Plan", "check", "pack_of", "refusals", "select"]
 
 TARGET = "sm100"
-HONOURED = (*sm90.HONOURED, "exp2_share")
+ARCHITECTURES = ("sm_100a", "sm_103a")  # B200 and B300: one template, compiled for either
+FAST_EXP2 = ("sm_103a",)  # 32 exponentials per cycle and multiprocessor instead of 16
+HONOURED = ("tile_q", "tile_k", "stages", "order", "exp2_share")
 KEYS_PER_TILE = KEYS[-1]
 MAX_TILES_IN_FLIGHT = 4  # of K and of V
 MAX_PACK = 16  # query heads, where rows of Q and O are found one by one
@@ -77,8 +79,8 @@ def _differs_by_head(spec: AttentionSpec) -> bool:
     return bool(Dependence(spec).on(spec.mask, HEAD))
 
 
-def select(spec: AttentionSpec, shape: ShapeClass) -> Sm100Plan:
-    """The plan for `spec` with the head dimensions and parameter forms of `shape`.
+def select(spec: AttentionSpec, shape: ShapeClass, arch: str = ARCHITECTURES[0]) -> Sm100Plan:
+    """The plan for `spec` with the head dimensions and parameter forms of `shape`, for one of `ARCHITECTURES`.
 
     Raises:
         UnsupportedError: the spec asks for what the target cannot do (E281).
@@ -88,14 +90,14 @@ def select(spec: AttentionSpec, shape: ShapeClass) -> Sm100Plan:
     if refused:
         raise UnsupportedError(refused)
     order = tuple((key, value) for key, value in spec.schedule if key == "order")
-    plan = _plan(spec, sm90.plan_of(replace(spec, schedule=order), shape))
+    plan = _plan(spec, sm90.plan_of(replace(spec, schedule=order), shape), arch)
     problems = check(plan)
     if problems:
         raise PlanError(problems)
     return plan
 
 
-def _plan(spec: AttentionSpec, shared: ForwardPlan) -> Sm100Plan:
+def _plan(spec: AttentionSpec, shared: ForwardPlan, arch: str) -> Sm100Plan:
     """`shared`, with what this target decides in its own way."""
     hints = {key: int(value) for key, value in spec.schedule if key != "order"}
     dim, dim_v = shared.dim_padded, shared.dim_v_padded
@@ -122,12 +124,13 @@ def _plan(spec: AttentionSpec, shared: ForwardPlan) -> Sm100Plan:
     }
     plan = Sm100Plan(
         **values,
+        arch=arch,
         query_tiles=query_tiles,
         part=wide_part if max(dim, dim_v) > WIDE else WIDE,
         registers_correction=correction,
         threshold=THRESHOLD,
         score_columns=_score_columns(shared),
-        exp2_on_fma=_exp2_on_fma(shared) if share is None else round(share * PAIRS / 100),
+        exp2_on_fma=_exp2_on_fma(shared, arch) if share is None else round(share * PAIRS / 100),
     )
     return replace(plan, stages=_stages(plan, hints.get("stages")))
 
@@ -138,8 +141,11 @@ def _score_columns(plan: ForwardPlan) -> int:
     return next((columns for columns in SCORE_COLUMNS if columns * nodes <= SCORE_CODE), SCORE_COLUMNS[-1])
 
 
-def _exp2_on_fma(plan: ForwardPlan) -> int:
-    """Where no mask and no score takes ALU time, the FMA units have more time for exponentials."""
+def _exp2_on_fma(plan: ForwardPlan, arch: str) -> int:
+    """Where no mask and no score takes ALU time, the FMA units have more time for exponentials; a special function
+    unit that is twice as fast needs no help."""
+    if arch in FAST_EXP2:
+        return 0
     return 3 if plan.mask.kind == "none" and plan.fold_scale else 2
 
 

@@ -53,6 +53,7 @@ class Sm100Plan(ForwardPlan):
     """`tile_q` counts the rows of all query tiles; `stages` counts parts of K and V in flight, in one ring;
     `registers_consumer` is softmax's, `registers_producer` that of the warps that load, multiply and store."""
 
+    arch: str  # that it is compiled for: "sm_100a" | "sm_103a"
     query_tiles: int  # of a thread block: 2 use their slot of scores in turn; 1 has both slots, in turn
     part: int  # elements: rows of K and V pass through shared memory in parts of at most this width
     registers_correction: int  # per thread, setmaxnreg
