@@ -16,11 +16,12 @@ from .program import DecodedProgram
 from .reader import read
 from .scopes import DuplicateName, LabelKey, Layout, Scope, Symbol
 from .slots import assign
-from .syntax import Block, Entry, Instruction, Label, Memory, Module, Name, Variable
+from .syntax import TYPE_BITS, Block, Entry, Instruction, Label, Memory, Module, Name, Variable
 
 TARGETS = {"sm_90": 90, "sm_90a": 90, "sm_100": 100, "sm_100a": 100, "sm_100f": 100}
 VERSIONS = ((8, 0), (9, 3))  # PTX ISA versions, inclusive
 _REG_BITS = "REGBITS"
+_WIDEST = 256  # bits of one access
 
 
 def decode(text: str, kernel: str | None = None, name: str = "<ptx>") -> DecodedProgram:
@@ -240,6 +241,8 @@ class _Decoder:
     @staticmethod
     def check_vector(choices: Choices, ins: Ins) -> None:
         width = int(choices.get("vec", "v1")[1:])
+        if width * TYPE_BITS[choices["t"]] > _WIDEST:
+            raise Mismatch(f"an access of {width * TYPE_BITS[choices['t']]} bits; at most {_WIDEST} are possible")
         found = moves.vector_length(ins)
         if found != width:
             raise Mismatch(f"{width} elements are expected, found {found}")

@@ -44,6 +44,7 @@ SPACES = {
     "shared::cluster": isa.S_SHARED_CLUSTER,
     "local": isa.S_LOCAL,
     "param": isa.S_PARAM,
+    "param::entry": isa.S_PARAM,
     "const": isa.S_CONST,
 }
 _TABLES: dict[str, Mapping[str, int]] = {
@@ -58,7 +59,6 @@ _TABLES: dict[str, Mapping[str, int]] = {
         "": isa.SEM_WEAK,
         "weak": isa.SEM_WEAK,
         "volatile": isa.SEM_RELAXED,
-        "mmio": isa.SEM_RELAXED,
         "relaxed": isa.SEM_RELAXED,
         "acquire": isa.SEM_ACQUIRE,
         "release": isa.SEM_RELEASE,

@@ -7,6 +7,7 @@ from .isa import isa
 
 _INT = "t=s16|u16|s32|u32|s64|u64"
 _BITS = "t=b16|b32|b64"
+_XORSIGN = r"xorsign=/xorsign\.abs/?"
 _RND = "rnd=rn|rz|rm|rp"
 _D_S = "d:{t} s:{t}"
 _D_SS = "d:{t} s:{t} s:{t}"
@@ -97,11 +98,11 @@ def _floating() -> list[Form]:
     for op in ("min", "max"):
         mods = (0, "FF:ftz+NaN+xorsign")
         forms += [
-            Form(f"{op}.ftz?.NaN?.xorsign?.abs?.t=f32", f"{op}_f32", _D_SS, "F32", mods),
+            Form(f"{op}.ftz?.NaN?.{_XORSIGN}.t=f32", f"{op}_f32", _D_SS, "F32", mods),
             Form(f"{op}.ftz?.NaN?.t=f32", f"{op}3_f32", _D_SSS, "F32", mods),
             Form(f"{op}.t=f64", f"{op}_f64", _D_SS, "OTHER", mods),
-            Form(f"{op}.ftz?.NaN?.xorsign?.abs?.t=f16|f16x2", f"{op}_{{t}}", _D_SS, "HALF", mods),
-            Form(f"{op}.NaN?.xorsign?.abs?.t=bf16|bf16x2", f"{op}_{{t}}", _D_SS, "HALF", mods),
+            Form(f"{op}.ftz?.NaN?.{_XORSIGN}.t=f16|f16x2", f"{op}_{{t}}", _D_SS, "HALF", mods),
+            Form(f"{op}.NaN?.{_XORSIGN}.t=bf16|bf16x2", f"{op}_{{t}}", _D_SS, "HALF", mods),
         ]
     for op in ("neg", "abs"):
         forms += [
@@ -141,7 +142,7 @@ _INT_TYPES = "u8|s8|u16|s16|u32|s32|u64|s64"
 def _convert() -> list[Form]:
     mods = ("T:dt", "T:st", "RNDC:rnd", "FF:ftz+sat+relu+satfinite")
     every = f"{_INT_TYPES}|f16|bf16|f32|f64"
-    rounding = "rnd=rn|rz|rm|rp|rna|rni|rzi|rmi|rpi?"
+    rounding = "rnd=rn|rz|rm|rp|rni|rzi|rmi|rpi?"
     return [
         Form("cvt.rnd=rn|rz.satfinite?.relu?.dt=f16x2|bf16x2.st=f32", "cvt", "d:b32 s:f32 s:f32", "CVT", mods),
         Form("cvt.rnd=rn|rz.relu?.satfinite=satfinite.dt=f16x2|bf16x2.st=f32", "cvt", "d:b32 s:f32 s:f32", "CVT", mods),
@@ -159,14 +160,15 @@ def _compare() -> list[Form]:
     forms: list[Form] = []
     ordered = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
     kinds = (
-        ("eq|ne", "b16|b32|b64"),
-        ("eq|ne|lt|le|gt|ge", "s16|s32|s64"),
-        ("eq|ne|lt|le|gt|ge|lo|ls|hi|hs", "u16|u32|u64"),
-        (ordered, "f32|f64|f16|bf16"),
+        ("eq|ne", "t=b16|b32|b64"),
+        ("eq|ne|lt|le|gt|ge", "t=s16|s32|s64"),
+        ("eq|ne|lt|le|gt|ge|lo|ls|hi|hs", "t=u16|u32|u64"),
+        (ordered, "t=f64|bf16"),
+        (ordered, "ftz?.t=f32|f16"),
     )
-    for comparisons, types in kinds:
+    for comparisons, tail in kinds:
         mods = ("CMP:cmp", "BOOL:bool", "FF:ftz")
-        head, tail = f"setp.cmp={comparisons}", f"ftz?.t={types}"
+        head = f"setp.cmp={comparisons}"
         forms += [
             Form(f"{head}.{tail}", "setp_{t}", "p|q s:{t} s:{t} true", "SELECT", mods),
             Form(f"{head}.bool=and|or|xor.{tail}", "setp_{t}", "p|q s:{t} s:{t} sp", "SELECT", mods),
@@ -175,7 +177,7 @@ def _compare() -> list[Form]:
         Form(
             "selp.t=b16|u16|s16|f16|bf16|b32|u32|s32|f32|b64|u64|s64|f64", "selp_{b}", "d:{t} s:{t} s:{t} sp", "SELECT"
         ),
-        Form("slct.ftz?.t=b32|u32|s32|f32.s32", "slct_b32", "d:{t} s:{t} s:{t} s:s32", "SELECT"),
+        Form("slct.t=b32|u32|s32|f32.s32", "slct_b32", "d:{t} s:{t} s:{t} s:s32", "SELECT"),
         Form("set.x=/.*/", "", "*", "SELECT", hint="use setp and selp"),
     ]
     return forms

@@ -5,12 +5,11 @@ from __future__ import annotations
 from .forms import Choices, Form, Number, number
 from .isa import isa
 
-_SPACE = "space=const|global|local|param|param::entry|shared|shared::cta|shared::cluster?"
 _SCOPE = "scope=cta|cluster|gpu|sys?"
 _LEVEL1 = r"evict=/L1::\w+/?"
 _HINT = "L2::cache_hint?"
 _PREFETCH = r"prefetch=/L2::\d+B/?"
-_MEMORY_TYPES = "t=b8|u8|s8|b16|u16|s16|f16|bf16|b32|u32|s32|f32|b64|u64|s64|f64|b128"
+_VALUES = "vec=v2|v4|v8?.t=b8|u8|s8|b16|u16|s16|f16|bf16|b32|u32|s32|f32|b64|u64|s64|f64|b128"
 _CLASS = {"local": "LOCAL", "param": "PARAM", "param::entry": "PARAM"}
 
 
@@ -24,13 +23,14 @@ def _vector_width(choices: Choices) -> int:
 
 
 def _loads() -> list[Form]:
-    head = f"sem=weak|volatile|relaxed|acquire|release|mmio?.{_SCOPE}.{_SPACE}.cop=ca|cg|cs|lu|cv|wb|wt?.nc?"
-    level2 = r"evict2=/L2::evict_\w+/?"
-    tail = f"{_LEVEL1}.{level2}.{_HINT}.{_PREFETCH}.vec=v2|v4|v8?.{_MEMORY_TYPES}"
+    spaces = "global|local|param|shared|shared::cta|shared::cluster"
+    load = f"sem=weak|volatile|relaxed|acquire?.{_SCOPE}.space=const|param::entry|{spaces}?.cop=ca|cg|cs|lu|cv?.nc?"
+    store = f"sem=weak|volatile|relaxed|release?.{_SCOPE}.space={spaces}?.cop=wb|cg|cs|wt?"
+    tail = rf"{_LEVEL1}.evict2=/L2::evict_\w+/?.{_HINT}"
     mods = ("SPACE:space", "T:t", "REGBITS", "SEM:sem")
     return [
-        Form(f"ld.{head}.{tail}", "ld", "dv:{t} m s:b64?", _space_class, mods),
-        Form(f"st.{head}.{tail}", "st", "m sv:{t} s:b64?", _space_class, mods),
+        Form(f"ld.{load}.{tail}.{_PREFETCH}.{_VALUES}", "ld", "dv:{t} m s:b64?", _space_class, mods),
+        Form(f"st.{store}.{tail}.{_VALUES}", "st", "m sv:{t} s:b64?", _space_class, mods),
     ]
 
 
@@ -38,15 +38,38 @@ def _operation(choices: Choices) -> int:
     return number("A:op", choices) | number("SEM:sem", choices) << 8
 
 
+# What atom and red do, and the types it exists for (PTX ISA, `atom`), with the place of the cache hint.
+_ATOMICS = (
+    f"op=add.{_HINT}.t=u32|s32|u64|f32|f64",
+    f"op=add.noftz.{_HINT}.t=f16|bf16|f16x2|bf16x2",
+    f"op=min|max.{_HINT}.t=u32|s32|u64|s64",
+    f"op=and|or|xor.{_HINT}.t=b32|b64",
+    f"op=inc|dec.{_HINT}.t=u32",
+)
+# With a vector, on global memory: the elements are separate operations.
+_VECTOR_ATOMICS = (
+    f"op=add.{_HINT}.vec=v2|v4.t=f32",
+    f"op=add|min|max.noftz.{_HINT}.vec=v2|v4|v8.t=f16|bf16",
+    f"op=add|min|max.noftz.{_HINT}.vec=v2|v4.t=f16x2|bf16x2",
+)
+
+
 def _atomics() -> list[Form]:
-    head = f"sem=relaxed|acquire|release|acq_rel?.{_SCOPE}.space=global|shared|shared::cta|shared::cluster?"
-    tail = f"noftz?.{_HINT}.vec=v2|v4|v8?.t=b16|b32|u32|s32|f32|b64|u64|s64|f64|f16|bf16|f16x2|bf16x2|b128"
-    ops = "op=add|min|max|and|or|xor|inc|dec|exch"
+    spaces = "space=global|shared|shared::cta|shared::cluster?"
+    atom, red = (f"sem={orders}?.{_SCOPE}" for orders in ("relaxed|acquire|release|acq_rel", "relaxed|release"))
     mods = ("SPACE:space", "T:t", _vector_width, _operation)
+    forms = []
+    for tail in (*(f"{spaces}.{kind}" for kind in _ATOMICS), *(f"space=global?.{kind}" for kind in _VECTOR_ATOMICS)):
+        forms += [
+            Form(f"atom.{atom}.{tail}", "atom", "dv:{t} m sv:{t} s:b64?", _space_class, mods),
+            Form(f"red.{red}.{tail}", "red", "m sv:{t} s:b64?", _space_class, mods),
+        ]
+    head = f"{atom}.{spaces}"
     return [
-        Form(f"atom.{head}.{ops}.{tail}", "atom", "dv:{t} m sv:{t} s:b64?", _space_class, mods),
-        Form(f"atom.{head}.op=cas.{tail}", "atom", "dv:{t} m sv:{t} sv:{t} s:b64?", _space_class, mods),
-        Form(f"red.{head}.{ops}.{tail}", "red", "m sv:{t} s:b64?", _space_class, mods),
+        *forms,
+        Form(f"atom.{head}.op=exch.{_HINT}.t=b32|b64", "atom", "dv:{t} m sv:{t} s:b64?", _space_class, mods),
+        Form(f"atom.{head}.op=cas.{_HINT}.t=b16|b32|b64", "atom", "dv:{t} m sv:{t} sv:{t} s:b64?", _space_class, mods),
+        Form(f"atom.{head}.op=exch|cas.{_HINT}.b128", "", "*", "GLOBAL", hint="128-bit atomics are not modelled"),
         Form("red.async.x=/.*/", "", "*", "SHARED", hint="use cp.reduce.async.bulk"),
         Form(
             "st.async.weak?.shared::cluster?.mbarrier::complete_tx::bytes.vec=v2|v4?.t=b32|u32|s32|f32|b64|u64|s64|f64",
@@ -62,9 +85,7 @@ def _atomics() -> list[Form]:
 def _addresses() -> list[Form]:
     spaces = "const|global|local|param|shared|shared::cta|shared::cluster"
     return [
-        Form(
-            f"cvta.to?.space={spaces}.t=u32|u64", "cvta", "d:{t} address:{t}", "INT", ("SPACE:space", "HAS:to", "INT:t")
-        ),
+        Form(f"cvta.to?.space={spaces}.t=u64", "cvta", "d:{t} address:{t}", "INT", ("SPACE:space", "HAS:to", "INT:t")),
         Form(
             "mapa.space=shared::cluster?.t=u32|u64", "mapa", "d:{t} address:{t} s:u32", "INT", ("INT:t", "SPACE:space")
         ),
@@ -116,13 +137,20 @@ def _bits(choices: Choices) -> int:
 
 
 def _copies(
-    head: str, handler: str, operands: str, mods: tuple[Number, ...], *, tail: str = "", load: bool = False
+    head: str,
+    handler: str,
+    operands: str,
+    mods: tuple[Number, ...],
+    *,
+    tail: str = "",
+    load: bool = False,
+    tensor: bool = False,
 ) -> list[Form]:
     """A bulk copy with and without its optional parts; each brings an operand: the CTA mask, then the cache policy.
 
     The ISA writes `.cta_group` before the cache hint, compilers behind it.
     """
-    group, group2 = (".cg=cta_group::1|cta_group::2?", ".cg2=cta_group::1|cta_group::2?") if load else ("", "")
+    group, group2 = (".cg=cta_group::1|cta_group::2?", ".cg2=cta_group::1|cta_group::2?") if tensor else ("", "")
     forms = []
     for multicast in (False, True) if load else (False,):
         for hint in (False, True):
@@ -134,31 +162,48 @@ def _copies(
     return forms
 
 
+# Bulk reductions and the types they exist for (PTX ISA, `cp.reduce.async.bulk`): to global and to shared memory.
+_REDUCTIONS = (
+    "op=add.t=u32|s32|u64|f32|f64",
+    "op=add.noftz.t=f16|bf16",
+    "op=min|max.t=u32|s32|u64|s64|f16|bf16",
+    "op=and|or|xor.t=b32|b64",
+    "op=inc|dec.t=u32",
+)
+_PUSHED_REDUCTIONS = ("op=add.t=u32|s32|u64", "op=min|max.t=u32|s32", "op=and|or|xor.t=b32", "op=inc|dec.t=u32")
+
+
 def _bulk() -> list[Form]:
     ops = "op=add|min|max|inc|dec|and|or|xor"
-    types = "t=f16|bf16|b32|u32|s32|b64|u64|s64|f32|f64"
     tensor = f"tensor.{_DIMS}"
     store = "global.shared::cta"
     push = f"dst=shared::cluster.shared::cta.{_TX}"
     mods: tuple[Number, ...] = ("INT:dims", _bits)
     return [
-        *_copies(f"cp.async.bulk.{tensor}.{_TO_SHARED}.tile?.{_TX}", "tma_load", "m mc m", mods, load=True),
+        *_copies(
+            f"cp.async.bulk.{tensor}.{_TO_SHARED}.tile?.{_TX}", "tma_load", "m mc m", mods, load=True, tensor=True
+        ),
         *_copies(f"cp.async.bulk.{tensor}.{store}.tile?.bulk_group", "tma_store", "mc m", mods),
         *_copies(
             f"cp.reduce.async.bulk.{tensor}.{store}.{ops}.tile?.bulk_group", "tma_reduce", "mc m", (*mods, "A:op")
         ),
         *_copies(f"cp.async.bulk.{_TO_SHARED}.{_TX}", "bulk_load", "m m s:u32 m", (0, _bits), load=True),
         *_copies(f"cp.async.bulk.{store}.bulk_group", "bulk_store", "m m s:u32", (0, _bits)),
-        *_copies(
-            f"cp.reduce.async.bulk.{store}.bulk_group",
-            "bulk_reduce",
-            "m m s:u32",
-            ("T:t", _bits, "A:op", "HAS:noftz"),
-            tail=f".{ops}.noftz?.{types}",
+        *(
+            form
+            for tail in _REDUCTIONS
+            for form in _copies(
+                f"cp.reduce.async.bulk.{store}.bulk_group",
+                "bulk_reduce",
+                "m m s:u32",
+                ("T:t", _bits, "A:op"),
+                tail=f".{tail}",
+            )
         ),
         Form(f"cp.async.bulk.{push}", "bulk_dsmem", "m m s:u32 m", "TMA", (0, _bits)),
-        Form(
-            f"cp.reduce.async.bulk.{push}.{ops}.{types}", "bulk_reduce", "m m s:u32 m", "TMA", ("T:t", _bits, "A:op", 0)
+        *(
+            Form(f"cp.reduce.async.bulk.{push}.{tail}", "bulk_reduce", "m m s:u32 m", "TMA", ("T:t", _bits, "A:op"))
+            for tail in _PUSHED_REDUCTIONS
         ),
         Form("cp.async.bulk.commit_group", "bulk_commit", "", "TMA"),
         Form("cp.async.bulk.wait_group.read?", "bulk_wait", "i", "TMA", (0, _bits)),

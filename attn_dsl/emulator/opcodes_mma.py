@@ -19,7 +19,6 @@ _KIND_CLASS = {"kind::f16": "MMA_F16", "kind::tf32": "MMA_TF32", "kind::f8f6f4":
 
 
 def _tmem() -> list[Form]:
-    counts = "|".join(f"x{1 << i}" for i in range(8))
     mods: tuple[Number, ...] = ("TS:shape", "INT:num", "HAS:pack")
     forms: list[Form] = [
         Form(
@@ -68,11 +67,13 @@ def _tmem() -> list[Form]:
                     _ALIGNED,
                 ),
             ]
-    head = f"sync.aligned.shape=16x32bx2.num={counts}"
-    forms += [
-        Form(f"tcgen05.ld.{head}.pack=pack::16b?.b32", "tcgen05_ld", "dv:b32 m i", "TMEM", mods, _ALIGNED),
-        Form(f"tcgen05.st.{head}.pack=unpack::16b?.b32", "tcgen05_st", "m i sv:b32", "TMEM", mods, _ALIGNED),
-    ]
+    for count in (1 << i for i in range(8)):
+        head = f"sync.aligned.shape=16x32bx2.num=x{count}"
+        ld, st = f"tcgen05.ld.{head}.pack=pack::16b?.b32", f"tcgen05.st.{head}.pack=unpack::16b?.b32"
+        forms += [
+            Form(ld, "tcgen05_ld", f"dv:b32*{count} m i", "TMEM", mods, _ALIGNED),
+            Form(st, "tcgen05_st", f"m i sv:b32*{count}", "TMEM", mods, _ALIGNED),
+        ]
     return forms
 
 
@@ -149,7 +150,9 @@ def _wgmma() -> list[Form]:
     )
     for k, results, a, b, immediates in kinds:
         shape = rf"shape=/m64n\d+k{k}/"
-        pattern = f"wgmma.mma_async.sync.aligned.{shape}.dt={results}{'.satfinite?' if k == 32 else ''}.at={a}.bt={b}"
+        pattern = (
+            f"wgmma.mma_async.sync.aligned.{shape}.dt={results}.at={a}.bt={b}{'.satfinite?' if a == 's8|u8' else ''}"
+        )
         for in_registers in (0, 1):
             # With A in registers the transpose immediate of A is gone.
             count = immediates - 1 if in_registers and immediates == 4 else immediates

@@ -6,7 +6,9 @@ from .forms import Choices, Form, Number
 from .isa import isa
 
 _SHARED = "space=shared|shared::cta|shared::cluster?"
+_OWN = "space=shared|shared::cta?"
 _SCOPE = "scope=cta|cluster|gpu|sys"
+_NEAR = "scope=cta|cluster"
 
 
 def _control() -> list[Form]:
@@ -67,8 +69,8 @@ def _arrive(flags: int) -> Number:
 
 
 def _mbarriers() -> list[Form]:
-    sem = f"sem=release|relaxed?.{_SCOPE}?"
-    wait = f"sem=acquire|relaxed?.{_SCOPE}?.{_SHARED}"
+    sem = f"sem=release|relaxed?.{_NEAR}?"
+    wait = f"sem=acquire|relaxed?.{_NEAR}?.{_OWN}"
 
     def relaxed(c: Choices) -> int:
         return int(c.get("sem") == "relaxed")
@@ -78,8 +80,8 @@ def _mbarriers() -> list[Form]:
 
     arrive = "mbarrier.op=arrive|arrive_drop"
     return [
-        Form(f"mbarrier.init.{_SHARED}.b64", "mbar_init", "m s:u32", "MBARRIER", ("SPACE:space",)),
-        Form(f"mbarrier.inval.{_SHARED}.b64", "mbar_inval", "m", "MBARRIER", ("SPACE:space",)),
+        Form(f"mbarrier.init.{_OWN}.b64", "mbar_init", "m s:u32", "MBARRIER", ("SPACE:space",)),
+        Form(f"mbarrier.inval.{_OWN}.b64", "mbar_inval", "m", "MBARRIER", ("SPACE:space",)),
         Form(f"{arrive}.{sem}.{_SHARED}.b64", "mbar_arrive", "d:b64 m", "MBARRIER", ("SPACE:space", _arrive(0))),
         Form(
             f"{arrive}.{sem}.{_SHARED}.b64",
@@ -88,8 +90,6 @@ def _mbarriers() -> list[Form]:
             "MBARRIER",
             ("SPACE:space", _arrive(_COUNT)),
         ),
-        Form(f"{arrive}.{sem}.{_SHARED}.b64", "mbar_arrive", "_ m", "MBARRIER", ("SPACE:space", _arrive(0))),
-        Form(f"{arrive}.{sem}.{_SHARED}.b64", "mbar_arrive", "_ m s:u32", "MBARRIER", ("SPACE:space", _arrive(_COUNT))),
         Form(
             f"{arrive}.expect_tx.{sem}.{_SHARED}.b64",
             "mbar_arrive",
@@ -98,21 +98,21 @@ def _mbarriers() -> list[Form]:
             ("SPACE:space", _arrive(_EXPECT)),
         ),
         Form(
-            f"{arrive}.noComplete.{sem}.{_SHARED}.b64",
+            f"{arrive}.noComplete.{sem}.{_OWN}.b64",
             "mbar_arrive",
             "d:b64 m s:u32",
             "MBARRIER",
             ("SPACE:space", _arrive(_NO_COMPLETE | _COUNT)),
         ),
         Form(
-            f"mbarrier.expect_tx.relaxed?.{_SCOPE}?.{_SHARED}.b64",
+            f"mbarrier.expect_tx.relaxed?.{_NEAR}?.{_SHARED}.b64",
             "mbar_expect_tx",
             "m s:u32",
             "MBARRIER",
             ("SPACE:space",),
         ),
         Form(
-            f"mbarrier.complete_tx.relaxed?.{_SCOPE}?.{_SHARED}.b64",
+            f"mbarrier.complete_tx.relaxed?.{_NEAR}?.{_SHARED}.b64",
             "mbar_complete_tx",
             "m s:u32",
             "MBARRIER",
@@ -171,13 +171,9 @@ def _warp() -> list[Form]:
         Form("vote.sync.mode=all|any|uni.pred", "vote", "dp sp s:b32", "WARP", ("VOTE:mode",), together),
         Form("vote.sync.mode=ballot.b32", "vote", "d:b32 sp s:b32", "WARP", ("VOTE:mode",), together),
         Form("elect.sync", "elect", "d|p:b32 s:b32", "WARP", (), together),
-        Form(
-            "redux.sync.op=add|min|max|and|or|xor.abs?.NaN?.t=b32|u32|s32|f32",
-            "redux",
-            "d:{t} s:{t} s:b32",
-            "WARP",
-            ("A:op", "T:t", "FF:abs+NaN"),
-            together,
+        *(
+            Form(f"redux.sync.{form}", "redux", "d:{t} s:{t} s:b32", "WARP", ("A:op", "T:t", "FF:abs+NaN"), together)
+            for form in ("op=add|min|max.t=u32|s32", "op=and|or|xor.t=b32", "op=min|max.abs?.NaN?.t=f32")
         ),
         Form("match.any.sync.t=b32|b64", "match", "d:b32 _ s:{t} s:b32", "WARP", (0, "T:t"), together),
         Form("match.all.sync.t=b32|b64", "match", "d|p?:b32 s:{t} s:b32", "WARP", (1, "T:t"), together),

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from engine_gemm import KINDS, gemm, integers, load_operand, mma_chain, operand_map
+from engine_gemm import KINDS, gemm, integers, load_operand, mma_chain, operand_map, pair_gemm
 from engine_kernels import (
     DATA,
     Operand,
@@ -183,53 +183,76 @@ def test_a_in_tmem(m: int, dtype: torch.dtype):
 @pytest.mark.parametrize("majors", ["KK", "KM", "MK"])
 def test_pair(m: int, n: int, majors: str):
     """cta_group::2: each CTA holds half the rows of A and half the rows of B, and gets its part of D."""
-    dtype, k, a_mn, b_mn = torch.bfloat16, 64, majors[0] == "M", majors[1] == "M"
-    span = 32 if n == 32 else 64
-    a, b = Operand(m // 2, k, a_mn, span, 2), Operand(n // 2, k, b_mn, span, 2)
-    a_values, b_values = integers((m, k), dtype, 5), integers((n, k), dtype, 6)
-    stored, maps = [], []
-    for op, values in ((a, a_values), (b, b_values)):
-        for half in values.chunk(2):
-            tensor, tmap = operand_map(op, half)
-            stored.append(tensor)
-            maps.append(tmap)
-    b_at = DATA + (a.bytes + 1023) // 1024 * 1024
-    loads = []
-    for rank in (0, 1):
-        pick = f"setp.eq.s32 %p4, %r3, {rank};\nand.pred %p0, %p6, %p4;"
-        loads += [pick, load_operand(a, DATA, rank), load_operand(b, b_at, 2 + rank)]
-    cluster_sync = "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;"
-    columns = n // 2 if m == 128 else n
-    text = entry(
-        "\n".join(
-            [
-                init_barriers(1, 1),
-                cluster_sync,
-                "setp.eq.s32 %p6, %r0, 0;",
-                alloc(256, group=2),
-                expect(0, a.bytes + b.bytes),
-                *loads,
-                "setp.eq.s32 %p0, %r0, 0;",
-                wait(0),
-                cluster_sync,
-                mma_chain(a, b, "f16", 16, instruction_descriptor(1, 1, 1, m, n, a_mn, b_mn), DATA, b_at, group=2),
-                wait(1),
-                f"mul.lo.s32 %r40, %r3, {4 * 128 * columns};\ncvt.u64.u32 %d44, %r40;\nadd.s64 %d0, %d0, %d44;",
-                tmem_dump(columns, 0),
-                dealloc(256, group=2),
-            ]
-        ),
-        pointers=5,
-        maps=4,
-    )
-    out = torch.zeros(2, 128, columns, dtype=torch.float32)
-    launch(text, [out, *stored, *maps], cluster=2)
-    want = a_values.double() @ b_values.double().T
-    if m == 256:
-        got = out.reshape(256, n)
-    else:  # 64 rows per CTA; the second half of the columns is 64 lanes further on
-        got = torch.cat([torch.cat([half[:64], half[64:]], dim=1) for half in out])
-    assert torch.equal(got.double(), want)
+    got, want = pair_gemm(m, n, 64, torch.bfloat16, majors[0] == "M", majors[1] == "M", 32 if n == 32 else 64)
+    assert torch.equal(got, want)
+
+
+OTHER_KINDS = [torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8]
+
+
+@pytest.mark.parametrize("m", [128, 256])
+@pytest.mark.parametrize("dtype", OTHER_KINDS, ids=str)
+def test_pair_of_every_kind(m: int, dtype: torch.dtype):
+    got, want = pair_gemm(m, 96, 64, dtype, False, False, 64)
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("m", [128, 256])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *OTHER_KINDS], ids=str)
+@pytest.mark.parametrize("late", [0, 1])
+def test_pair_with_a_in_tmem(m: int, dtype: torch.dtype, late: int):
+    """M = 128: lanes 64 to 127 hold the copy of A that the second half of the columns is made of."""
+    got, want = pair_gemm(m, 64, 64, dtype, False, False, 64, a_tmem=True, late=late)
+    assert torch.equal(got, want)
+
+
+def test_a_in_tmem_of_a_pair_that_nobody_wrote():
+    """The upper copy of A is missing: warps 2 and 3 of both CTAs do not store it."""
+
+    def change(text: str) -> str:
+        assert "tcgen05.st" in text
+        text = text.replace("tcgen05.st.sync", "@%p12 tcgen05.st.sync")
+        return text.replace("shl.b32 %r61, %r2, 21;", "shl.b32 %r61, %r2, 21;\nsetp.lt.u32 %p12, %r2, 2;", 1)
+
+    with pytest.raises(KernelFinding) as caught:
+        pair_gemm(128, 64, 64, torch.bfloat16, False, False, 64, a_tmem=True, change=change)
+    finding = caught.value.findings[0]
+    assert finding.kind == "uninit-tmem"
+    assert "lanes 64..79" in finding.text
+
+
+def test_collector_hints_change_nothing():
+    for usage in ("fill", "use", "lastuse", "discard"):
+        hint = f"kind::f16.collector::a::{usage} ["
+        got, want = product(
+            128, 64, 32, torch.bfloat16, False, False, 64, change=lambda t, h=hint: t.replace("kind::f16 [", h)
+        )
+        assert torch.equal(got, want)
+
+
+MASK = "{%r90, %r91, %r91, %r91}"
+
+
+@pytest.mark.parametrize("a_tmem", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_masks_and_scales_of_a_pair(a_tmem: bool, masked: bool, scaled: bool):
+    """Eight mask words: lane 1 of the even CTA and lane 32 of the odd one keep their 7.0; D / 8 + A B with a scale."""
+    mask = ", {%r90, %r91, %r91, %r91, %r91, %r92, %r91, %r91}" if masked else ""
+
+    def change(text: str) -> str:
+        fill = "mov.b32 %r90, 2;\nmov.b32 %r91, 0;\nmov.b32 %r92, 1;\n" + tmem_fill(64, 0x40E00000)
+        text = text.replace("%d11, %r70, %p3;", f"%d11, %r70{mask}, %p3{', 3' if scaled else ''};")
+        text = text.replace("setp.ne.u32 %p3, 0, 0;", "setp.ne.u32 %p3, 1, 0;")
+        return text.replace("setp.eq.s32 %p0, %r0, 0;\n", f"setp.eq.s32 %p0, %r0, 0;\n{fill}\n", 2).replace(
+            f"{fill}\n", "", 1
+        )
+
+    got, want = pair_gemm(256, 64, 16, torch.bfloat16, False, False, 32, a_tmem=a_tmem, change=change)
+    want = want + (7.0 / 8 if scaled else 7.0)
+    if masked:
+        want[1] = want[128 + 32] = 7.0
+    assert torch.equal(got, want)
 
 
 def bits_of(text: str) -> tuple[str, str]:

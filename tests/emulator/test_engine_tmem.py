@@ -1,23 +1,28 @@
-"""tcgen05.ld, st, cp and the allocator: which register of which thread is which cell of TMEM, and what is refused."""
+"""tcgen05.ld, st and the allocator: which register of which thread is which cell of TMEM, and what is refused."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from engine_kernels import BASE, DATA, alloc, dealloc, entry, expect, init_barriers, launch, tmem_dump, tmem_fill, wait
+from engine_kernels import alloc, dealloc, entry, launch, tmem_dump, tmem_fill
 
 from attn_dsl.emulator.errors import KernelFinding
+
+REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}  # of one thread, for x1
+SECOND = 200  # 16x32bx2: where the columns of the upper 16 threads begin
 
 
 def cells(shape: str, count: int, packed: bool = False) -> torch.Tensor:
     """(lane, column) of value v of thread t, [32, values, 2] (PTX ISA, figures of "Data movement shape")."""
     table = []
-    values = count * {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4}[shape] * (2 if packed else 1)
+    values = count * REGISTERS[shape] * (2 if packed else 1)
     for t in range(32):
         row = []
         for v in range(values):
             if shape == "32x32b":
                 row.append((t, v))
+            elif shape == "16x32bx2":  # 16 lanes each for the lower and the upper threads
+                row.append((t % 16, v + (SECOND if t >= 16 else 0)))
             elif shape == "16x64b":  # 2 columns of 16 lanes: thread 4 i + 2 j + h has lane i + 8 h, column j
                 row.append((t // 4 + 8 * (t % 2), 2 * v + t // 2 % 2))
             elif shape == "16x128b":  # 4 columns: thread 4 i + j has lanes i and i + 8 of column j
@@ -28,28 +33,34 @@ def cells(shape: str, count: int, packed: bool = False) -> torch.Tensor:
     return torch.tensor(table)
 
 
-def tmem_kernel(body: str, columns: int, *, load: bool = False) -> str:
+def tmem_kernel(body: str, columns: int, *, load: bool = False, allocated: int = 512) -> str:
     """Zeroes TMEM, runs `body` in warp 1 (lanes 32 to 63), and dumps TMEM unless `load`."""
     lines = [
         "mov.b32 %r98, 0;",
-        alloc(256),
-        tmem_fill(256),
+        alloc(allocated),
+        tmem_fill(allocated),
         "setp.eq.s32 %p4, %r2, 1;\nand.b32 %r50, %r0, 31;",
         "@!%p4 bra AFTER;",
         body,
         "AFTER:\nbar.sync 0;",
         "" if load else tmem_dump(columns, 0),
-        dealloc(256),
+        dealloc(allocated),
     ]
     return entry("\n".join(lines), pointers=1)
 
 
-SHAPES = [("32x32b", 1), ("32x32b", 32), ("16x64b", 4), ("16x128b", 2), ("16x256b", 1), ("16x256b", 4)]
+ACCESSES = [
+    (shape, count, packed, late)
+    for shape, per in REGISTERS.items()
+    for count in (1, 2, 4, 8, 16, 32, 64, 128)
+    if per * count <= 128
+    for packed in (False, True)
+    if int(cells(shape, count, packed)[..., 1].max()) + 9 <= (2 * SECOND if shape == "16x32bx2" else 512)
+    for late in ((0, 1) if count in (1, 4) else (0,))
+]
 
 
-@pytest.mark.parametrize(("shape", "count"), SHAPES)
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize(("shape", "count", "packed", "late"), ACCESSES)
 def test_store_then_load(shape: str, count: int, packed: bool, late: int):
     where = cells(shape, count, packed)
     regs = where.shape[1] // (2 if packed else 1)
@@ -59,10 +70,12 @@ def test_store_then_load(shape: str, count: int, packed: bool, late: int):
         f"mul.lo.s32 {r}, %r50, 64;\nadd.s32 {r}, {r}, {0x30000 * packed + 1000 + i};" for i, r in enumerate(names)
     )
     group = f"{{{', '.join(names)}}}"
+    second = f", {SECOND}" if shape == "16x32bx2" else ""
     pack, unpack = (".pack::16b", ".unpack::16b") if packed else ("", "")
     store = (
         f"{fill}\nadd.u32 %r51, %r60, {32 << 16};\nadd.u32 %r51, %r51, 4;\n"
-        f"tcgen05.st.sync.aligned.{shape}.x{count}{unpack}.b32 [%r51+4], {group};\ntcgen05.wait::st.sync.aligned;"
+        f"tcgen05.st.sync.aligned.{shape}.x{count}{unpack}.b32 [%r51+4]{second}, {group};\n"
+        "tcgen05.wait::st.sync.aligned;"
     )
     columns = int(where[..., 1].max()) + 9
     columns = (columns + 7) // 8 * 8
@@ -79,7 +92,7 @@ def test_store_then_load(shape: str, count: int, packed: bool, late: int):
     # And back: fresh registers, read in the same shape.
     again = [f"%r{350 + i}" for i in range(regs)]
     load = (
-        f"{store}\ntcgen05.ld.sync.aligned.{shape}.x{count}{pack}.b32 {{{', '.join(again)}}}, [%r51+4];\n"
+        f"{store}\ntcgen05.ld.sync.aligned.{shape}.x{count}{pack}.b32 {{{', '.join(again)}}}, [%r51+4]{second};\n"
         f"mul.lo.s32 %r52, %r50, {4 * regs};\ncvt.u64.u32 %d40, %r52;\nadd.s64 %d41, %d0, %d40;\n"
         + "\n".join(f"st.global.b32 [%d41+{4 * i}], {r};" for i, r in enumerate(again))
     )
@@ -87,46 +100,6 @@ def test_store_then_load(shape: str, count: int, packed: bool, late: int):
     launch(tmem_kernel(load, columns, load=True), [back], late=late)
     want = 1000 + 64 * torch.arange(32)[:, None] + torch.arange(regs)[None] + 0x30000 * packed
     assert torch.equal(back, want.int())
-
-
-def test_load_16x32bx2_splits_the_columns():
-    body = (
-        "mov.b32 %r200, 5;\nmov.b32 %r201, 6;\nadd.s32 %r200, %r200, %r50;\nadd.s32 %r201, %r201, %r50;\n"
-        f"add.u32 %r51, %r60, {48 << 16};\n"
-        "tcgen05.st.sync.aligned.16x32bx2.x2.b32 [%r51], 8, {%r200, %r201};\ntcgen05.wait::st.sync.aligned;"
-    )
-    out = torch.zeros(128, 16, dtype=torch.int32)
-    launch(tmem_kernel(body, 16), [out])
-    want = torch.zeros(128, 16, dtype=torch.int32)
-    lane = torch.arange(16, dtype=torch.int32)
-    for column in (0, 1):
-        want[48:64, column] = 5 + column + lane
-        want[48:64, 8 + column] = 5 + column + 16 + lane
-    assert torch.equal(out, want)
-
-
-def test_copy_from_shared():
-    """128x256b: row r of a K-major operand of 32-byte rows goes to lane r; core matrices of 8 rows x 16 bytes."""
-    image = torch.arange(128 * 8, dtype=torch.int32)
-    desc = (BASE + DATA) >> 4 | (2048 >> 4) << 16 | (128 >> 4) << 32 | 1 << 46
-    body = [
-        init_barriers(1, 1),
-        alloc(32),
-        expect(0, image.nbytes),
-        f"add.u32 %r5, %r1, {DATA};",
-        f"@%p0 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r5], [%d1], {image.nbytes}, [%r1];",
-        wait(0),
-        f"mov.b64 %d10, {desc};\nadd.u32 %r71, %r1, 8;",
-        "@%p0 tcgen05.cp.cta_group::1.128x256b [%r60], %d10;",
-        "@%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r71];",
-        wait(1),
-        tmem_dump(8, 0),
-        dealloc(32),
-    ]
-    out = torch.zeros(128, 8, dtype=torch.int32)
-    launch(entry("\n".join(body), pointers=2), [out, image])
-    units = image.reshape(2, 16, 8, 4)  # [16-byte unit][group of 8 rows][row][word]
-    assert torch.equal(out, units.permute(1, 2, 0, 3).reshape(128, 8))
 
 
 def test_columns_are_given_first_fit_and_can_be_had_again():
@@ -176,7 +149,7 @@ READ = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r200}, [%r51];"
 )
 def test_findings(body: str, kind: str | None):
     out = torch.zeros(128, 8, dtype=torch.int32)
-    text = tmem_kernel(body + "\ntcgen05.wait::st.sync.aligned;", 8)
+    text = tmem_kernel(body + "\ntcgen05.wait::st.sync.aligned;", 8, allocated=256)
     if kind is None:
         launch(text, [out])
         return
@@ -189,9 +162,9 @@ def test_findings(body: str, kind: str | None):
     ("old", "new", "word"),
     [
         ("@%p10 tcgen05.dealloc", "@!%p10 tcgen05.dealloc", None),  # by warps 1 to 3: freed three times
-        ("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r60, 256", "mov.b32 %r60, %r60", "dealloc is missing"),
-        ("%r60, 256;", "%r60, 128;", "not the columns of one"),
-        ("[%r64], 256;", "[%r64], 48;", "power of two"),
+        ("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r60, 512", "mov.b32 %r60, %r60", "dealloc is missing"),
+        ("%r60, 512;", "%r60, 128;", "not the columns of one"),
+        ("[%r64], 512;", "[%r64], 48;", "power of two"),
     ],
 )
 def test_allocation_findings(old: str, new: str, word: str | None):

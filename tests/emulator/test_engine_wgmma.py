@@ -26,6 +26,34 @@ def test_types(dtype: torch.dtype, registers: bool):
     assert torch.equal(got, a.double() @ b.double().T)
 
 
+EIGHT = [torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("b", EIGHT, ids=str)
+@pytest.mark.parametrize("a", EIGHT, ids=str)
+@pytest.mark.parametrize("registers", [False, True])
+def test_mixed_eight_bit_floats(a: torch.dtype, b: torch.dtype, half: bool, registers: bool):
+    got, left, right = wgmma_gemm(32, 64, a, False, False, 64, registers=registers, half=half, b_dtype=b)
+    assert torch.equal(got, left.double() @ right.double().T)
+
+
+@pytest.mark.parametrize("suffix", ["", ".satfinite"])
+@pytest.mark.parametrize("b", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("a", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("registers", [False, True])
+def test_integers(a: torch.dtype, b: torch.dtype, registers: bool, suffix: str):
+    """D starts near its limit: sums wrap, or stay at the limit with .satfinite."""
+    start = 0x7FFFFFF0
+    got, left, right = wgmma_gemm(
+        32, 32, a, False, False, 32, registers=registers, b_dtype=b, start=start, suffix=suffix
+    )
+    exact = left.double() @ right.double().T + start
+    assert (exact > 2**31 - 1).any()
+    wrapped = (exact + 2**31) % 2**32 - 2**31
+    assert torch.equal(got, exact.clamp(max=2**31 - 1) if suffix else wrapped)
+
+
 @pytest.mark.parametrize("n", [8, 80, 256])
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_widths_with_a_in_registers(n: int, late: int):

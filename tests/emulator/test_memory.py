@@ -185,7 +185,8 @@ def test_read_only_parameters_cannot_be_written() -> None:
     assert caught.value.findings[0].kind == "oob"
 
 
-def test_printf() -> None:
+@pytest.mark.parametrize("call", ["call.uni", "call"])
+def test_printf(call: str) -> None:
     text = """.version 8.8
 .target sm_90a
 .address_size 64
@@ -202,5 +203,5 @@ call.uni (r), vprintf, (a, b); ld.param.b32 %r1, [r]; }
 ret;
 }
 """
-    report = ptx.load(text).launch((1, 1, 1), (2, 1, 1), [])
+    report = ptx.load(text.replace("call.uni", call)).launch((1, 1, 1), (2, 1, 1), [])
     assert report.printed == "x=0 y=1.50 %\nx=1 y=1.50 %\n"

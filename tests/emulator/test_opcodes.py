@@ -108,7 +108,7 @@ BULK = "mbarrier::complete_tx::bytes"
         (
             "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.bf16 [%d1], [%r1], 64;",
             "bulk_reduce",
-            (isa.T_BF16, 0, isa.A_ADD, 1),
+            (isa.T_BF16, 0, isa.A_ADD, 0),
             3,
         ),
         (
@@ -177,7 +177,7 @@ BULK = "mbarrier::complete_tx::bytes"
             7,
         ),
         (
-            "wgmma.mma_async.sync.aligned.m64n8k32.s32.satfinite.s8.u8 {%r1, %r2, %r3, %r4}, %d1, %d2, %p1;",
+            "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8.satfinite {%r1, %r2, %r3, %r4}, %d1, %d2, %p1;",
             "wgmma",
             (isa.T_S8, 8 | isa.T_S32 << 16, 2, isa.T_U8),
             4,

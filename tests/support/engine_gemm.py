@@ -138,6 +138,96 @@ def gemm(
     return got.double(), a_values, b_values, report
 
 
+def pair_gemm(
+    m: int,
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    a_mn: bool,
+    b_mn: bool,
+    span: int,
+    *,
+    a_tmem: bool = False,
+    change=None,
+    **options,
+):
+    """(D, what it must be) of a product of a CTA pair: each holds half the rows of A and of B and gets its part of D.
+
+    `a_tmem`: A is in TMEM from column 256 on. With M = 128 the second half of the columns of D has its own copy of the
+    rows of A, 64 lanes further on; here the copies differ, and so do the halves of what D must be.
+    """
+    kind, code, d_code, step = KINDS[dtype]
+    eb, half_rows = dtype.itemsize, m // 2
+    a, b = Operand(half_rows, k, a_mn, span, eb), Operand(n // 2, k, b_mn, span, eb)
+    a_values, b_values = integers((m, k), dtype, 5), integers((n, k), dtype, 6)
+    second = integers((m, k), dtype, 7) if a_tmem and m == 128 else a_values
+    stored, maps = [], []
+    for op, values in ((a, a_values), (b, b_values)):
+        for half in values.chunk(2):
+            tensor, tmap = operand_map(op, half)
+            stored.append(tensor)
+            maps.append(tmap)
+    words = k * eb // 4
+    image = torch.stack(
+        [
+            torch.cat([part.view(torch.int32) for part in ((first, other) if m == 128 else (first,))])
+            for first, other in zip(a_values.chunk(2), second.chunk(2), strict=True)
+        ]
+    )
+    b_at = DATA + (a.bytes + 1023) // 1024 * 1024
+    loads = []
+    for rank in (0, 1):
+        pick = f"setp.eq.s32 %p4, %r3, {rank};\nand.pred %p0, %p6, %p4;"
+        loads += [pick, "" if a_tmem else load_operand(a, DATA, rank), load_operand(b, b_at, 2 + rank)]
+    fill = []
+    if a_tmem:
+        fill = [
+            f"mul.lo.s32 %r80, %r3, 128;\nadd.u32 %r80, %r80, %r0;\nmul.wide.u32 %d42, %r80, {4 * words};",
+            "add.s64 %d43, %d1, %d42;\nshl.b32 %r61, %r2, 21;\nadd.u32 %r62, %r61, %r60;",
+        ]
+        for i in range(words):
+            fill += [
+                f"ld.global.b32 %r82, [%d43+{4 * i}];",
+                f"tcgen05.st.sync.aligned.32x32b.x1.b32 [%r62+{256 + i}], {{%r82}};",
+            ]
+        fill.append("tcgen05.wait::st.sync.aligned;\ntcgen05.fence::before_thread_sync;")
+    sync = "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\ntcgen05.fence::after_thread_sync;"
+    columns = n // 2 if m == 128 else n
+    idesc = instruction_descriptor(code, code, d_code, m, n, a_mn, b_mn)
+    text = entry(
+        "\n".join(
+            [
+                init_barriers(1, 1),
+                sync,
+                "setp.eq.s32 %p6, %r0, 0;",
+                alloc(512, group=2),
+                expect(0, b.bytes if a_tmem else a.bytes + b.bytes),
+                *loads,
+                "setp.eq.s32 %p0, %r0, 0;",
+                *fill,
+                wait(0),
+                sync,
+                mma_chain(a, b, kind, step, idesc, DATA, b_at, group=2, a_tmem=256 if a_tmem else None),
+                wait(1),
+                f"mul.lo.s32 %r40, %r3, {4 * 128 * columns};\ncvt.u64.u32 %d44, %r40;\nadd.s64 %d0, %d0, %d44;",
+                tmem_dump(columns, 0),
+                dealloc(512, group=2),
+            ]
+        ),
+        pointers=6,
+        maps=4,
+    )
+    out = torch.zeros(2, 128, columns, dtype=torch.int32)
+    launch(change(text) if change else text, [out, image, *stored, *maps], cluster=2, **options)
+    d = (out if d_code == 2 else out.view(torch.float32)).double()
+    if m == 256:
+        return d.reshape(256, n), a_values.double() @ b_values.double().T
+    # 64 rows per CTA; the second half of the columns is 64 lanes further on.
+    got = torch.cat([torch.cat([half[:64], half[64:]], dim=1) for half in d])
+    left, right = b_values.double().T.chunk(2, dim=1)
+    return got, torch.cat([a_values.double() @ left, second.double() @ right], dim=1)
+
+
 K_STEP = {
     torch.bfloat16: 16,
     torch.float16: 16,
@@ -145,6 +235,7 @@ K_STEP = {
     torch.float8_e4m3fn: 32,
     torch.float8_e5m2: 32,
     torch.int8: 32,
+    torch.uint8: 32,
 }
 NAMES = {
     torch.bfloat16: "bf16",
@@ -153,6 +244,7 @@ NAMES = {
     torch.float8_e4m3fn: "e4m3",
     torch.float8_e5m2: "e5m2",
     torch.int8: "s8",
+    torch.uint8: "u8",
 }
 
 
@@ -205,17 +297,23 @@ def wgmma_gemm(
     values=integers,
     change=None,
     half: bool = False,
+    b_dtype: torch.dtype | None = None,
+    start: int | None = None,
+    suffix: str = "",
     **options,
 ):
-    """(D, A, B) of a product of one warpgroup. `change` edits the PTX before it runs; `half`: D is f16."""
+    """(D, A, B) of a product of one warpgroup. `change` edits the PTX before it runs; `half`: D is f16; `b_dtype`: the
+    type of B if it is another one; `start`: bits that D's registers hold first; `suffix`: of the opcode."""
+    b_dtype = b_dtype or dtype
     step, eb = K_STEP[dtype], torch.empty(0, dtype=dtype).element_size()
     a, b = Operand(64, k, a_mn, span, eb), Operand(n, k, b_mn, span, eb)
-    a_values, b_values = values((64, k), dtype, n), values((n, k), dtype, n + 1)
+    a_values, b_values = values((64, k), dtype, n), values((n, k), b_dtype, n + 1)
     a_tensor = a_values.t().contiguous() if a_mn else a_values
     b_tensor = b_values.t().contiguous() if b_mn else b_values
     fragments = a_fragments(a_values, step)
     b_at = DATA + (a.bytes + 1023) // 1024 * 1024
-    dtype_d = "s32" if dtype == torch.int8 else "f16" if half else "f32"
+    whole = dtype in (torch.int8, torch.uint8)
+    dtype_d = "s32" if whole else "f16" if half else "f32"
     n_d = n // 4 if half else n // 2
     d = ", ".join(f"%r{200 + i}" for i in range(n_d))
     lines = [init_barriers(1), expect(0, a.bytes + b.bytes)]
@@ -224,17 +322,19 @@ def wgmma_gemm(
     ]
     if registers:
         lines.append(load_a_fragments(fragments.shape[1]))
+    if start is not None:
+        lines += [f"mov.b32 %r{200 + i}, {start};" for i in range(n_d)]
     lines += [wait(0), "wgmma.fence.sync.aligned;"]
     for i, k0 in enumerate(range(0, k, step)):
         left = f"{{{', '.join(f'%r{120 + 4 * i + r}' for r in range(4))}}}" if registers else "%d10"
-        immediates = "" if dtype == torch.int8 else ", 1, 1"
+        immediates = "" if whole else ", 1, 1"
         if eb == 2:
             immediates += f", {int(b_mn)}" if registers else f", {int(a_mn)}, {int(b_mn)}"
         lines += [
             f"mov.b64 %d10, {descriptor(a, BASE + DATA + a.advance(k0), wgmma=True)};",
             f"mov.b64 %d11, {descriptor(b, BASE + b_at + b.advance(k0), wgmma=True)};",
-            f"setp.ne.s32 %p3, {int(k0 > 0)}, 0;",
-            f"wgmma.mma_async.sync.aligned.m64n{n}k{step}.{dtype_d}.{NAMES[dtype]}.{NAMES[dtype]} "
+            f"setp.ne.s32 %p3, {int(k0 > 0 or start is not None)}, 0;",
+            f"wgmma.mma_async.sync.aligned.m64n{n}k{step}.{dtype_d}.{NAMES[dtype]}.{NAMES[b_dtype]}{suffix} "
             f"{{{d}}}, {left}, %d11, %p3{immediates};",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", store_d(n_d)]
@@ -245,5 +345,5 @@ def wgmma_gemm(
     if half:  # a register holds two neighbours of a row
         pairs = out.view(torch.float16).reshape(128, 2 * n_d)
         return unscatter(pairs, n).double(), a_values, b_values
-    got = unscatter(out if dtype == torch.int8 else out.view(torch.float32), n)
+    got = unscatter(out if whole else out.view(torch.float32), n)
     return got.double(), a_values, b_values

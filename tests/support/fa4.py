@@ -114,9 +114,15 @@ REFUSED = (
 )
 
 
+_last_opened: list[str] = []  # the architecture of the device before
+
+
 @contextmanager
 def device(arch: str, **options: Any) -> Iterator[emulator.Device]:
-    """The emulated device, with what flash-attn-4 remembers about the hardware forgotten first."""
+    """The emulated device, with what flash-attn-4 remembers of another one forgotten first.
+
+    It keeps what it learnt about the hardware, and compiled kernels, of which not all are kept by architecture.
+    """
     from flash_attn.cute import cute_dsl_utils, interface
 
     for function in (
@@ -126,6 +132,11 @@ def device(arch: str, **options: Any) -> Iterator[emulator.Device]:
         cute_dsl_utils.get_max_active_clusters,
     ):
         function.cache_clear()
+    if _last_opened != [arch]:
+        _last_opened[:] = [arch]
+        for function in vars(interface).values():
+            if (kept := getattr(function, "compile_cache", None)) is not None:
+                kept.clear()
     with emulator.device(arch, **options) as gpu:
         yield gpu
 

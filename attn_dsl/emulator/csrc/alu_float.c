@@ -9,14 +9,14 @@
 #include "lanes.h"
 #include "mufu.h"
 
-#define KEEP __attribute__((noinline, noclone)) /* the host rounding mode must not be reordered around the loop */
+#define KEEP __attribute__((noinline, noclone))
 typedef float __attribute__((may_alias)) lanef;
 
 static const int host_rounding[4] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
 
 static inline float flush(float v) { return fabsf(v) < 0x1p-126f ? copysignf(0.0f, v) : v; }
 static inline float canonical(float v) { return v != v ? f32_bits(0x7FFFFFFF) : v; }
-static inline float saturate(float v) { return v != v ? 0.0f : v < 0 ? 0.0f : v > 1 ? 1.0f : v; }
+static inline float saturate(float v) { return v > 0 ? (v > 1 ? 1.0f : v) : 0.0f; } /* NaN and -0 become +0 */
 
 /* One loop over n floats for each operation, n = 32 (f32) or 64 (f32x2). */
 #define VECTOR2(op, EXPR)                                                                  \
@@ -75,9 +75,15 @@ static inline void flush_all(float *d, const uint32_t *s, int n)
             flush_all(fz, (const uint32_t *)z, n);                                                                \
             x = fx, y = fy, z = fz;                                                                               \
         }                                                                                                         \
-        if (EMU_UNLIKELY(in->mod[0] != EMU_RN)) fesetround(host_rounding[in->mod[0] & 3]);                        \
-        CALL;                                                                                                     \
-        if (EMU_UNLIKELY(in->mod[0] != EMU_RN)) fesetround(FE_TONEAREST);                                         \
+        if (EMU_UNLIKELY(in->mod[0] != EMU_RN)) {                                                                 \
+            fesetround(host_rounding[in->mod[0] & 3]);                                                            \
+            EMU_ROUNDING_BARRIER(r)                                                                               \
+            CALL;                                                                                                 \
+            EMU_ROUNDING_BARRIER(r)                                                                               \
+            fesetround(FE_TONEAREST);                                                                             \
+        } else {                                                                                                  \
+            CALL;                                                                                                 \
+        }                                                                                                         \
         if (EMU_UNLIKELY(ftz))                                                                                    \
             for (int i = 0; i < n; i++) r[i] = flush(r[i]);                                                       \
         if (EMU_UNLIKELY(in->mod[1] & EMU_FF_SAT))                                                                \
@@ -229,9 +235,15 @@ static KEEP void vec_tanh(float *restrict d, const lanef *x, int n)
             flush_all(fx, (const uint32_t *)x, 32);                                           \
             x = fx;                                                                           \
         }                                                                                     \
-        if (EMU_UNLIKELY(in->mod[0] != EMU_RN)) fesetround(host_rounding[in->mod[0] & 3]);    \
-        CALL;                                                                                 \
-        if (EMU_UNLIKELY(in->mod[0] != EMU_RN)) fesetround(FE_TONEAREST);                     \
+        if (EMU_UNLIKELY(in->mod[0] != EMU_RN)) {                                             \
+            fesetround(host_rounding[in->mod[0] & 3]);                                        \
+            EMU_ROUNDING_BARRIER(r)                                                           \
+            CALL;                                                                             \
+            EMU_ROUNDING_BARRIER(r)                                                           \
+            fesetround(FE_TONEAREST);                                                         \
+        } else {                                                                              \
+            CALL;                                                                             \
+        }                                                                                     \
         if (ftz)                                                                              \
             for (int i = 0; i < 32; i++) r[i] = flush(r[i]);                                  \
         write_floats(w, in, r, 1, exec);                                                      \
@@ -263,10 +275,13 @@ static KEEP double f64_op(int op, double a, double b, double c)
 static inline uint64_t f64_rounded(const EmuInstr *in, int op, double a, double b, double c)
 {
     if (in->mod[0] == EMU_RN) return canonical64(f64_op(op, a, b, c));
+    double v[4] = {a, b, c, 0};
     fesetround(host_rounding[in->mod[0] & 3]);
-    double r = f64_op(op, a, b, c);
+    EMU_ROUNDING_BARRIER(v)
+    v[3] = f64_op(op, v[0], v[1], v[2]);
+    EMU_ROUNDING_BARRIER(v)
     fesetround(FE_TONEAREST);
-    return canonical64(r);
+    return canonical64(v[3]);
 }
 LANE2(add_f64, 2, 2, uint64_t, f64_rounded(in, 0, f64_bits(a), f64_bits(b), 0))
 LANE2(sub_f64, 2, 2, uint64_t, f64_rounded(in, 1, f64_bits(a), f64_bits(b), 0))

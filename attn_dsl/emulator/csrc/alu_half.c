@@ -24,8 +24,8 @@ enum { H_ADD, H_SUB, H_MUL, H_FMA, H_MIN, H_MAX, H_NEG, H_ABS, H_EX2, H_TANH };
 static inline uint32_t half_finish(double v, const EmuFormat *f, const EmuInstr *in)
 {
     uint32_t flags = in->mod[1];
-    if (flags & EMU_FF_SAT) v = v != v ? 0 : v < 0 ? 0 : v > 1 ? 1 : v;
-    if (flags & EMU_FF_RELU) v = v != v ? v : v < 0 ? 0 : v;
+    if (flags & EMU_FF_SAT) v = v > 0 ? (v > 1 ? 1 : v) : 0; /* NaN and -0 become +0 */
+    if (flags & EMU_FF_RELU) v = v != v || v > 0 ? v : 0;
     uint32_t r = emu_encode(v, f, in->mod[0], 0);
     if ((flags & EMU_FF_FTZ) && f->exp_bits == 5 && !(r & 0x7C00)) r &= 0x8000;
     return r;
@@ -38,6 +38,11 @@ static uint32_t half_op(int op, const EmuInstr *in, const EmuFormat *f, uint32_t
         if (!(x & 0x7C00)) x &= 0x8000;
         if (!(y & 0x7C00)) y &= 0x8000;
         if (!(z & 0x7C00)) z &= 0x8000;
+    }
+    uint32_t sign = 0; /* of both operands, with .xorsign.abs */
+    if (flags & EMU_FF_XORSIGN) {
+        sign = (x ^ y) & 0x8000;
+        x &= 0x7FFF, y &= 0x7FFF;
     }
     if (op == H_NEG) return (x ^ 0x8000) & 0xFFFF;
     if (op == H_ABS) return x & 0x7FFF;
@@ -52,10 +57,10 @@ static uint32_t half_op(int op, const EmuInstr *in, const EmuFormat *f, uint32_t
     default: break;
     }
     if ((a != a && b != b) || ((flags & EMU_FF_NAN) && (a != a || b != b))) return 0x7FFF;
-    if (a != a) return y & 0xFFFF;
-    if (b != b) return x & 0xFFFF;
-    if (a == b) return (op == H_MAX ? x & y : x | y) & 0xFFFF;
-    return ((a > b) == (op == H_MAX) ? x : y) & 0xFFFF;
+    if (a != a) return (y & 0xFFFF) | sign;
+    if (b != b) return (x & 0xFFFF) | sign;
+    if (a == b) return ((op == H_MAX ? x & y : x | y) & 0xFFFF) | sign;
+    return (((a > b) == (op == H_MAX) ? x : y) & 0xFFFF) | sign;
 }
 
 static inline uint32_t half_pair(int op, const EmuInstr *in, const EmuFormat *f, uint32_t x, uint32_t y, uint32_t z)
@@ -83,15 +88,21 @@ TYPES(ex2, 1, H_EX2, ONE)
 TYPES(tanh, 1, H_TANH, ONE)
 
 static inline uint32_t nan_bits(float v) { return v != v ? 0x7FFFFFFF : bits_f32(v); }
-static __attribute__((noinline, noclone)) float fma_mode(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline uint32_t mixed(const EmuInstr *in, float a, float b, float c)
 {
     static const int modes[4] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD};
-    if (in->mod[0] != EMU_RN) fesetround(modes[in->mod[0] & 3]);
-    float r = fma_mode(a, b, c);
-    if (in->mod[0] != EMU_RN) fesetround(FE_TONEAREST);
-    if (in->mod[1] & EMU_FF_SAT) r = r != r ? 0 : r < 0 ? 0 : r > 1 ? 1 : r;
-    return nan_bits(r);
+    float v[4] = {a, b, c, 0};
+    if (in->mod[0] != EMU_RN) {
+        fesetround(modes[in->mod[0] & 3]);
+        EMU_ROUNDING_BARRIER(v)
+        v[3] = __builtin_fmaf(v[0], v[1], v[2]);
+        EMU_ROUNDING_BARRIER(v)
+        fesetround(FE_TONEAREST);
+    } else {
+        v[3] = __builtin_fmaf(a, b, c);
+    }
+    if (in->mod[1] & EMU_FF_SAT) v[3] = v[3] > 0 ? (v[3] > 1 ? 1 : v[3]) : 0;
+    return nan_bits(v[3]);
 }
 LANE3(fma_f32_bf16, 1, 1, uint32_t, mixed(in, bf16_f32(a), bf16_f32(b), f32_bits(c)))
 LANE3(fma_f32_f16, 1, 1, uint32_t, mixed(in, f16_f32(a), f16_f32(b), f32_bits(c)))

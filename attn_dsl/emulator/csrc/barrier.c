@@ -10,6 +10,9 @@ static uint32_t live_threads(const EmuCta *cta)
     return n;
 }
 
+/* Results of bar.red in one word: how many predicates were true, whether all, whether any. */
+static uint32_t reduced(const EmuBarrier *b) { return b->red_pop | b->red_and << 16 | b->red_or << 17; }
+
 static void complete(EmuCta *cta, uint32_t id, EmuBarrier *b)
 {
     EmuCluster *c = cta->cluster;
@@ -20,6 +23,7 @@ static void complete(EmuCta *cta, uint32_t id, EmuBarrier *b)
             if (s->blocked != EMU_WAIT_BARRIER || s->object != id) continue;
             s->blocked = 0;
             s->resume = 1;
+            s->info = reduced(b); /* the barrier may be in use again before this warp runs */
             emu_acquire(x, b->vc, b->avc);
         }
     }
@@ -110,6 +114,7 @@ static int emu_h_bar_red(EmuWarp *w, const EmuInstr *in, uint32_t exec)
     shifted.op[0] = in->op[1];
     uint32_t id = emu_uniform(w, &in->op[1], exec) & 15;
     EmuBarrier *b = &w->cta->core->bar[id];
+    uint32_t result = s->info;
     if (!s->resume) {
         uint32_t p = emu_pred(w, pred) & exec;
         if (!b->arrived) {
@@ -121,16 +126,20 @@ static int emu_h_bar_red(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         b->red_and &= p == exec;
         int done = 0;
         if (arrive(w, &shifted, exec, in->nops > 3 ? &in->op[2] : NULL, 1, &id, &done)) return EMU_STOP;
-        if (!done) return emu_block(w, in, EMU_WAIT_BARRIER, id);
+        if (!done) {
+            s->info = b->expected;
+            return emu_block(w, in, EMU_WAIT_BARRIER, id);
+        }
+        result = reduced(b);
     }
     s->resume = 0;
     if (in->mod[0] == 0) {
         emu_dst_begin(w, in, in->op[0].reg, 1, exec);
         uint32_t *d = emu_dst(w, in->op[0].reg, 0);
-        EMU_LANES(exec, d[l] = b->red_pop);
+        EMU_LANES(exec, d[l] = result & 0xFFFF);
         emu_dst_done(w, in->op[0].reg, 1, exec, 0xFFFFFFFFu);
     } else {
-        uint32_t v = (in->mod[0] == 1 ? b->red_and : b->red_or) ? exec : 0;
+        uint32_t v = result >> (in->mod[0] == 1 ? 16 : 17) & 1 ? exec : 0;
         w->preds[in->op[0].reg] = (w->preds[in->op[0].reg] & ~exec) | v;
         w->pvalid[in->op[0].reg] |= exec;
     }

@@ -145,6 +145,7 @@ static int push_lane(EmuWarp *w, const EmuInstr *in, uint32_t lane, int reduce)
         return emu_find(w, in, EMU_FIND_MBAR_INVALID, "the mbarrier is in CTA rank %u, the destination in CTA rank %u", bar->rank, to->rank);
     EmuActor actor = emu_actor_mbar(w, in, bar, c.mbar_off);
     if (emu_smem_read(&actor, from, from_off, c.bytes)) return EMU_STOP;
+    actor.in_order = (uint8_t)reduce; /* reductions are atomic: several may update one place before their phase ends */
     if (reduce && emu_smem_read(&actor, to, to_off, c.bytes)) return EMU_STOP;
     if (emu_smem_write(&actor, to, to_off, c.bytes)) return EMU_STOP;
     c.src = from->smem + from_off;

@@ -41,7 +41,7 @@ static int emu_h_exit(EmuWarp *w, const EmuInstr *in, uint32_t exec)
 
 static int emu_h_trap(EmuWarp *w, const EmuInstr *in, uint32_t exec)
 {
-    return emu_find(w, in, EMU_FIND_TRAP, "the kernel executed trap in lanes %08x", exec) ? EMU_STOP : EMU_NEXT;
+    return emu_find(w, in, EMU_FIND_TRAP, "the kernel stops itself (trap or brkpt) in lanes %08x", exec) ? EMU_STOP : EMU_NEXT;
 }
 
 static int emu_h_nop(EmuWarp *w, const EmuInstr *in, uint32_t exec)
@@ -154,4 +154,4 @@ const EmuHandlerEntry emu_handlers_control[] = {
     EMU_ENTRY(exit),          {"ret", emu_h_exit, emu_h_exit},
     EMU_ENTRY(trap),          EMU_ENTRY(nop),
     EMU_ENTRY(nanosleep),     {"griddepcontrol", emu_h_nop, emu_h_nop},
-    {"brkpt", emu_h_nop, emu_h_nop}, EMU_ENTRY(call_vprintf), {0}};
+    {"brkpt", emu_h_trap, emu_h_trap}, EMU_ENTRY(call_vprintf), {0}};

@@ -70,8 +70,8 @@ static uint64_t write_float(uint32_t t, double v, uint32_t rounding, uint32_t fl
     } else if (rounding == EMU_RNONE) {
         mode = EMU_RN;
     }
-    if (flags & EMU_FF_SAT) v = v != v ? 0 : v < 0 ? 0 : v > 1 ? 1 : v;
-    if ((flags & EMU_FF_RELU) && v == v && v < 0) v = 0;
+    if (flags & EMU_FF_SAT) v = v > 0 ? (v > 1 ? 1 : v) : 0; /* NaN and -0 become +0 */
+    if ((flags & EMU_FF_RELU) && v == v && !(v > 0)) v = 0;
     if (t == EMU_T_F64) return v != v ? 0x7FFFFFFFFFFFFFFFull : bits_f64(v);
     uint32_t r = emu_encode(v, format(t), (int)mode, flags & EMU_FF_SATFINITE);
     if (t == EMU_T_TF32) r <<= 13;
@@ -79,7 +79,7 @@ static uint64_t write_float(uint32_t t, double v, uint32_t rounding, uint32_t fl
     return r;
 }
 
-/* An integer as a double; when it has more than 53 bits, rounded to odd so that a later rounding is the only one. */
+/* An integer as a double; when it has more than 53 bits, rounded to odd so that a later rounding to fewer is the only one. */
 static double int_to_double(uint64_t x, int is_signed)
 {
     int neg = is_signed && (int64_t)x < 0;
@@ -90,6 +90,26 @@ static double int_to_double(uint64_t x, int is_signed)
         m = (m >> shift | (low != 0)) << shift;
     }
     return neg ? -(double)m : (double)m;
+}
+
+/* An integer rounded to a double. */
+static double int_to_f64(uint64_t x, int is_signed, uint32_t rounding)
+{
+    int neg = is_signed && (int64_t)x < 0, shift = 0;
+    uint64_t m = neg ? 0 - x : x;
+    if (m >> 53) {
+        shift = 11 - __builtin_clzll(m);
+        uint64_t low = m & ((1ull << shift) - 1), half = 1ull << (shift - 1);
+        m >>= shift;
+        switch (rounding) {
+        case EMU_RZ: break;
+        case EMU_RM: m += neg && low; break;
+        case EMU_RP: m += !neg && low; break;
+        default: m += low > half || (low == half && (m & 1)); break;
+        }
+    }
+    double v = ldexp((double)m, shift);
+    return neg ? -v : v;
 }
 
 static uint64_t float_to_int(double v, TypeInfo d, uint32_t rounding)
@@ -130,6 +150,7 @@ static uint64_t convert(const EmuInstr *in, uint64_t x)
         return d.is_float ? write_float(dt, v, rounding, flags) : float_to_int(v, d, rounding);
     }
     uint64_t v = narrow(x, s);
+    if (dt == EMU_T_F64) return bits_f64(int_to_f64(v, s.is_signed, rounding));
     if (d.is_float) return write_float(dt, int_to_double(v, s.is_signed), rounding, flags);
     if (flags & EMU_FF_SAT) v = saturate_int(v, s, d);
     v = narrow(v, d);

@@ -32,6 +32,9 @@ static inline uint64_t bits_f64(double f)
     return x;
 }
 
+/* Between a change of the host's rounding mode and arithmetic on the array `v`: neither moves past the other. */
+#define EMU_ROUNDING_BARRIER(v) __asm__ volatile("" : : "r"(v) : "memory");
+
 /* A float format: exponent and mantissa bits; `finite` formats have no infinity (e4m3: only 0x7F is NaN). */
 typedef struct EmuFormat {
     int exp_bits, man_bits, bias, finite;

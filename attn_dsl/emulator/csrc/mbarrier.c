@@ -160,14 +160,19 @@ static int arrive(EmuWarp *w, const EmuInstr *in, EmuCta *cta, EmuMbar *m, uint3
     return EMU_NEXT;
 }
 
-void emu_mbar_complete_tx(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t off, uint32_t bytes)
+static void complete_tx(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t off, uint32_t bytes, int async)
 {
-    EmuMbar *m = find(w, in, cta, off, 1);
+    EmuMbar *m = find(w, in, cta, off, async);
     if (!m) return;
     if (cta != w->cta && w->launch->checks) emu_remote_access(cta, in, EMU_EPOCH(m->agent, m->clock + 1));
     m->tx -= bytes;
     w->cluster->core->progress++;
     complete_if_done(w, in, cta, m);
+}
+
+void emu_mbar_complete_tx(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t off, uint32_t bytes)
+{
+    complete_tx(w, in, cta, off, bytes, 1);
 }
 
 void emu_mbar_arrive_queue(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t off, int queue, uint32_t clock)
@@ -254,7 +259,7 @@ static int emu_h_mbar_init(EmuWarp *w, const EmuInstr *in, uint32_t exec)
     emu_src_check(w, in, in->op[1].reg, 1, exec, EMU_USE_VALUE);
     for (uint32_t m = exec; m; m &= m - 1) {
         uint32_t lane = (uint32_t)__builtin_ctz(m), off;
-        EmuCta *cta = locate(w, in, &in->op[0], lane, EMU_S_SHARED, &off);
+        EmuCta *cta = locate(w, in, &in->op[0], lane, (int)in->mod[0], &off);
         if (!cta) return EMU_STOP;
         uint32_t n = emu_reg(w, in->op[1].reg, 0)[lane];
         if ((n == 0 || n > 0xFFFFF) && emu_find(w, in, EMU_FIND_MBAR_INVALID, "mbarrier.init with count %u (1 to 2^20-1)", n))
@@ -286,7 +291,7 @@ static int emu_h_mbar_inval(EmuWarp *w, const EmuInstr *in, uint32_t exec)
 {
     for (uint32_t m = exec; m; m &= m - 1) {
         uint32_t off;
-        EmuCta *cta = locate(w, in, &in->op[0], (uint32_t)__builtin_ctz(m), EMU_S_SHARED, &off);
+        EmuCta *cta = locate(w, in, &in->op[0], (uint32_t)__builtin_ctz(m), (int)in->mod[0], &off);
         if (!cta) return EMU_STOP;
         EmuMbar *b = find(w, in, cta, off, 0);
         if (!b) return EMU_STOP;
@@ -296,7 +301,7 @@ static int emu_h_mbar_inval(EmuWarp *w, const EmuInstr *in, uint32_t exec)
     return EMU_NEXT;
 }
 
-enum { ARR_EXPECT_TX = 1, ARR_DROP = 2, ARR_COUNT = 8, ARR_RELAXED = 16 };
+enum { ARR_EXPECT_TX = 1, ARR_DROP = 2, ARR_NO_COMPLETE = 4, ARR_COUNT = 8, ARR_RELAXED = 16 };
 
 static int emu_h_mbar_arrive(EmuWarp *w, const EmuInstr *in, uint32_t exec)
 {
@@ -334,6 +339,10 @@ static int emu_h_mbar_arrive(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         last = b;
         phase = b->completed;
         uint32_t n = third && !(flags & ARR_EXPECT_TX) ? emu_reg(w, in->op[2].reg, 0)[lane] : 1;
+        if ((flags & ARR_NO_COMPLETE) && n >= b->pending &&
+            emu_find(w, in, EMU_FIND_MBAR_OVER_ARRIVAL, "arrive.noComplete of %u at the mbarrier at 0x%x, whose phase it completes (%u pending)",
+                     n, off, b->pending))
+            return EMU_STOP;
         if (flags & ARR_EXPECT_TX) b->tx += emu_reg(w, in->op[2].reg, 0)[lane];
         if (dst) { /* the state of the phase before this arrival: phase number, enough for test_wait with a state operand */
             emu_dst(w, in->op[0].reg, 0)[lane] = b->phase;
@@ -377,7 +386,7 @@ static int emu_h_mbar_complete_tx(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         uint32_t lane = (uint32_t)__builtin_ctz(m), off;
         EmuCta *cta = locate(w, in, &in->op[0], lane, (int)in->mod[0], &off);
         if (!cta) return EMU_STOP;
-        emu_mbar_complete_tx(w, in, cta, off, emu_reg(w, in->op[1].reg, 0)[lane]);
+        complete_tx(w, in, cta, off, emu_reg(w, in->op[1].reg, 0)[lane], 0);
     }
     return EMU_NEXT;
 }

@@ -250,6 +250,7 @@ LANE1(getctarank, 1, 1, uint32_t, a >> 24)
 
 static int emu_h_isspacep(EmuWarp *w, const EmuInstr *in, uint32_t exec)
 {
+    uint64_t params = (uint64_t)(uintptr_t)w->launch->params;
     uint32_t r = 0, valid = emu_src_check(w, in, in->op[1].reg, 2, exec, EMU_USE_VALUE);
     for (int l = 0; l < 32; l++) {
         uint64_t a = emu_reg64(w, in->op[1].reg, l);
@@ -258,7 +259,9 @@ static int emu_h_isspacep(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         case EMU_S_SHARED: yes = shared && ((uint32_t)a >> 24) == w->cta->rank; break;
         case EMU_S_SHARED_CLUSTER: yes = shared; break;
         case EMU_S_LOCAL: yes = local; break;
-        default: yes = !shared && !local;
+        case EMU_S_PARAM: yes = a - params < w->launch->core->param_bytes; break;
+        case EMU_S_CONST: yes = 0; break; /* constant memory is not modelled */
+        default: yes = !shared && !local; /* the window of the parameters lies in that of global memory */
         }
         r |= (uint32_t)yes << l;
     }
