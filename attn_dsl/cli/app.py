@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from .._version import __version__
 from ..diagnostics import AttnDslError
-from . import cache, capabilities, check, compile, explain, fmt, run, show
+from . import bench, cache, capabilities, check, compile, explain, fmt, new, run, show
 from .console import (
     FILES,
     INTERNAL,
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="attn-dsl", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"attn-dsl {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    for module in (check, fmt, show, explain, run, compile, cache, capabilities):
+    for module in (new, check, fmt, show, explain, run, bench, compile, cache, capabilities):
         module.add(commands)
     return parser
 

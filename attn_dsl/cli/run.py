@@ -77,7 +77,7 @@ def execute(options: argparse.Namespace) -> int:
         from .inputs import make_inputs
 
         emulate = options.device == DEVICE
-        device = "cpu" if emulate else _device(options.device)
+        device = "cpu" if emulate else device_of(options.device)
         compiled = compile_for(spec, options.target)
         progress.step("making inputs")
         inputs, notes = make_inputs(spec, options, asked={}, defaults=_SIZES, device=device)
@@ -189,7 +189,8 @@ def with_dtype(spec: AttentionSpec, dtype: DType) -> AttentionSpec:
     )
 
 
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
+    """A device of that name. Raises UnsupportedError (E282) if it cannot be used, UsageError if there is none."""
     import torch
 
     try:

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ...diagnostics import ConversionError
-from ...expr import INT, Expr, evaluate
-from ...expr.scalars import ScalarAlgebra
 from ...reference import mask_block
 from ...runtime import CompiledAttention, compile_for
 from ...runtime.dtypes import SPELLINGS
 from ...spec.model import AlignKind, AttentionSpec, Role
 from ...spec.names import DTYPES
+from ...spec.scale import scale_value
 from .demand import Demand, unmasked
 from .inputs import Given, LayerInputs, collect
 from .variants import PADDING, sees_only_distances, variables, with_dtypes, with_padding
@@ -154,15 +153,7 @@ def _check_scale(
     wanted = kwargs.get("scaling")
     if wanted is None:
         wanted = extents["dim"] ** -0.5  # what every attention function of transformers does then
-    defaults = {param.name: param.default for param in spec.params}
-
-    def leaf(node: Expr, _: tuple[Any, ...]) -> Any:
-        if node.op == "size":
-            return extents[str(node.attr)]
-        value = params.get(str(node.attr), defaults[str(node.attr)])
-        return int(value) if node.type is INT else float(value)
-
-    scale = evaluate([spec.scale], ScalarAlgebra(), leaf)[0]
+    scale = scale_value(spec, params, extents)
     if abs(scale - float(wanted)) > _SCALE_TOLERANCE * abs(float(wanted)):
         hint = "declare `param scaling: float` and say `scale = scaling`, or give the parameters of scale in inputs="
         _refuse(f"{type(layer).__name__} scales by {float(wanted):.6g}, spec '{spec.name}' by {scale:.6g}", hint)
