@@ -25,12 +25,11 @@ from cutlass.cute.nvgpu import cpasync
 
 from attn_dsl.kernels.common.launch import tma_copy
 from attn_dsl.kernels.named_barrier import WARP
+from attn_dsl.lowering.forward.paging import MAX_BOX_ROWS, SWIZZLE_ROWS, makes_boxes
 
 CHUNK_BYTES = 16  # of one copy of one lane
 MAX_LANES = 8  # lanes side by side in a row: 128 bytes, a row of the widest swizzle, so that no two share a bank
-SWIZZLE_ROWS = 8  # a box starts where the swizzle pattern does
 UNROLLED = 4  # steps of a warp whose copies are issued together
-MAX_BOX_ROWS = 256  # PTX ISA, tensor maps: the extent of a box
 
 
 class PagingError(ValueError):
@@ -93,17 +92,11 @@ class PagedBoxes:
     page_size: int  # rows
 
     def __post_init__(self) -> None:
-        if not self.fit(self.rows, self.page_size):
+        if not makes_boxes(self.rows, self.page_size):
             raise PagingError(
                 f"pages of {self.page_size} rows make no boxes of a tile of {self.rows}: one divides the other, and a "
                 f"box has a multiple of {SWIZZLE_ROWS} rows, at most {MAX_BOX_ROWS}"
             )
-
-    @staticmethod
-    def fit(rows: int, page_size: int) -> bool:
-        """Whether whole boxes make up a tile."""
-        box = gcd(rows, page_size)
-        return box == min(rows, page_size) and box % SWIZZLE_ROWS == 0 and box <= MAX_BOX_ROWS and rows // box <= WARP
 
     @property
     def box(self) -> int:

@@ -63,9 +63,11 @@ FEATURES = (
     Feature("left padding", lambda spec: any(side.left_pad for side in _lengths(spec)), sm100=DENSE_ONLY),
     Feature("query offsets", lambda spec: spec.align.kind is AlignKind.OFFSET),
     Feature(
-        "paged K/V (table)", lambda spec: spec.paging is not None and spec.paging.table is not None, sm90=NO_PAGING
+        "paged K/V (table)", lambda spec: spec.paging is not None and spec.paging.table is not None, sm100=NO_PAGING
     ),
-    Feature("paged K/V (CSR)", lambda spec: spec.paging is not None and spec.paging.indptr is not None, sm90=NO_PAGING),
+    Feature(
+        "paged K/V (CSR)", lambda spec: spec.paging is not None and spec.paging.indptr is not None, sm100=NO_PAGING
+    ),
     Feature("views and joint K/V pools", lambda spec: bool(spec.views), sm90="no views in this version"),
     Feature("sinks", lambda spec: spec.sink is not None),
     Feature("base-2 LSE", lambda spec: spec.lse_base == "2"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from .dtypes import spelling
 from .kernel import Kernel
 from .recipe import Layout, Recipe, layout_of, make_recipe
 from .signature import Signature
+from .splitting import Splitting, splits_of
 
 MAX_RECIPES = 4096  # of one compiled object; the next layout then starts a new collection
 _REFERENCE = "target='reference' runs everywhere"
@@ -46,6 +47,7 @@ class KernelTarget:
     refusals: Callable[[AttentionSpec], tuple[Diagnostic, ...]]
     select: Callable[[AttentionSpec, ShapeClass], ForwardPlan]
     pack_of: Callable[[AttentionSpec, int], int]
+    page_size_of: Callable[[AttentionSpec, ShapeClass, int], int]
     template: Callable[[], Template]  # needs CuTe DSL
 
 
@@ -61,9 +63,27 @@ def _sm100_template() -> Template:
     return compile_forward
 
 
-SM90 = KernelTarget("sm90", (9, 0), "a Hopper GPU", "sm_90a", sm90.refusals, sm90.select, sm90.pack_of, _sm90_template)
+SM90 = KernelTarget(
+    "sm90",
+    (9, 0),
+    "a Hopper GPU",
+    "sm_90a",
+    sm90.refusals,
+    sm90.select,
+    sm90.pack_of,
+    sm90.page_size_of,
+    _sm90_template,
+)
 SM100 = KernelTarget(
-    "sm100", (10, 0), "a Blackwell GPU", "sm_100a", sm100.refusals, sm100.select, sm100.pack_of, _sm100_template
+    "sm100",
+    (10, 0),
+    "a Blackwell GPU",
+    "sm_100a",
+    sm100.refusals,
+    sm100.select,
+    sm100.pack_of,
+    sm90.page_size_of,
+    _sm100_template,
 )
 KERNEL_TARGETS = {target.name: target for target in (SM90, SM100)}
 
@@ -100,6 +120,7 @@ class Kernels:
     bundled: Callable[[ShapeClass], Kernel] | None = None  # finds a kernel of a bundle; None: kernels are compiled
     loaded: dict[ShapeClass, Kernel] = field(default_factory=dict, repr=False)  # a cache: changes no result
     compiled: dict[ShapeClass, Kernel] = field(default_factory=dict, repr=False)  # likewise, of `launch`
+    signatures: dict[ShapeClass, Signature] = field(default_factory=dict, repr=False)  # likewise
     recipes: dict[Layout, Recipe] = field(default_factory=dict, repr=False)  # likewise
     _compiling: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -125,8 +146,7 @@ class Kernels:
         check_here(self.target, call.device)
         names = [tensor.name for tensor in self.spec.tensors][: len(args)]
         places = {name: place for place, name in enumerate((*names, *kwargs))}
-        kernel = self.kernel(shape_class(call, self.target)) if _has_elements(call) else None
-        recipe = _recipe(call, kernel, places, out, lse)
+        recipe = _recipe(call, self._running(call, self.kernel), places, out, lse)
         result = recipe((*args, *kwargs.values()), out, lse)
         assert result is not None, "a call that was checked is refused by its own recipe"
         layout = layout_of(args, kwargs, out, lse)
@@ -139,10 +159,9 @@ class Kernels:
     def launch(self, call: Call, out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
         """o and lse on whatever device CuTe DSL launches to, by kernels compiled in this process."""
         values = {**call.tensors, **call.params}
-        kernel = self.traced(shape_class(call, self.target)) if _has_elements(call) else None
         with torch.no_grad():
             places = {name: place for place, name in enumerate(values)}
-            result = _recipe(call, kernel, places, out, lse)(list(values.values()), out, lse)
+            result = _recipe(call, self._running(call, self.traced), places, out, lse)(list(values.values()), out, lse)
         assert result is not None
         return result
 
@@ -155,6 +174,23 @@ class Kernels:
                 if found is None:
                     found = self.loaded[shape] = self._made(shape)
         return found
+
+    def _running(self, call: Call, kernel_of: Callable[[ShapeClass], Kernel]) -> Kernel | None:
+        """The kernel a call runs, by `kernel_of`; None if its outputs have no elements."""
+        if not _has_elements(call):
+            return None
+        shape = shape_class(call, self.target)
+        count = 1 if self.bundled is not None else splits_of(call, self._signature(shape))
+        if count == 1:
+            return kernel_of(shape)
+        partial = kernel_of(replace(shape, partial=True))
+        return replace(partial, function=Splitting.of(call, partial.signature, partial.function, count))
+
+    def _signature(self, shape: ShapeClass) -> Signature:
+        """That of the kernel of a shape class, which need not be compiled."""
+        if shape not in self.signatures:
+            self.signatures[shape] = Signature.of(self.target.select(self.spec, shape), self.target.arch)
+        return self.signatures[shape]
 
     def _made(self, shape: ShapeClass) -> Kernel:
         if self.bundled is not None:
@@ -190,7 +226,10 @@ def shape_class(call: Call, target: KernelTarget) -> ShapeClass:
     spec = call.spec
     params = tuple(param_argument(param, call.params[param.name]) for param in spec.params if param.name in call.params)
     group = call.extents["heads"] // call.extents[spec.kv_heads_axis]
-    return ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params, target.pack_of(spec, group))
+    shape = ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params, target.pack_of(spec, group))
+    if spec.paging is None:
+        return shape
+    return replace(shape, page_size=target.page_size_of(spec, shape, call.extents["page_size"]))
 
 
 def param_argument(param: Param, value: Value) -> ParamArgument:

@@ -16,7 +16,7 @@ from torch.nn import Parameter
 
 from ..diagnostics import CallError, Diagnostics
 from ..reference import lse_axes
-from ..spec.model import Param
+from ..spec.model import MAX_SEQUENCE, Param
 from .binding import Call, Value
 from .dtypes import TORCH_DTYPES
 from .parameters import fits
@@ -262,7 +262,7 @@ Maker = Callable[[Sequence[Any]], Any]
 
 def _arguments(call: Call, signature: Signature, places: Mapping[str, int]) -> tuple[tuple[Maker, ...], bool]:
     """What makes each argument after lse, and whether all of them are the same for every call of the layout."""
-    slots_k = call.extents[signature.slots_k]
+    slots_k = slots_of(call, signature)
     fixed: list[Any] = [slots_k, _pairs_per_section(call, signature, slots_k)]
     makers: list[Maker] = [_constant(value) for value in fixed]
     makers += [_capture(call.tensors[name], places[name]) for name in signature.captures]
@@ -276,6 +276,12 @@ def _arguments(call: Call, signature: Signature, places: Mapping[str, int]) -> t
     makers += [_capture(call.tensors[name], places[name]) for name in signature.geometry]
     varying = [*signature.captures, *signature.geometry, *(p.name for p in signature.params if p.name in places)]
     return tuple(makers), not varying
+
+
+def slots_of(call: Call, signature: Signature) -> int:
+    """The slots of k that a sequence, or all together, may have."""
+    slots = call.extents[signature.slots_k]
+    return slots if signature.pages is None else min(slots * call.tensors[signature.pages].shape[-1], MAX_SEQUENCE)
 
 
 def _pairs_per_section(call: Call, signature: Signature, slots_k: int) -> int:

@@ -15,7 +15,8 @@ class Signature:
 
     target: str  # "sm90" | "sm100"
     arch: str  # that it is compiled for: "sm_90a"
-    slots_k: str  # axis of k whose extent is the first argument: "seq_k" | "total_k"
+    slots_k: str  # axis of k whose extent is the first argument: "seq_k" | "total_k" | "page_size"
+    pages: str | None  # tensor whose last axis counts the pages, each with as many slots
     captures: tuple[str, ...]  # names of tensors
     params: tuple[ParamArgument, ...]
     sizes: tuple[str, ...]  # axes whose extents are arguments
@@ -24,6 +25,7 @@ class Signature:
     pack: int  # query heads that share a tile
     longest_first: bool  # heads whose keys fit the L2 cache together run side by side
     tile_q: int  # rows of a tile: pairs of query row and packed head
+    tile_k: int  # keys of a tile
     packed_q: bool  # whether the rows of all sequences lie behind each other
     threads: int  # of one block
     shared: int  # bytes of shared memory of one block
@@ -34,7 +36,8 @@ class Signature:
         return Signature(
             target=plan.target,
             arch=arch,
-            slots_k="seq_k" if plan.lengths_k.cu_seqlens is None else "total_k",
+            slots_k=_slots_axis(plan),
+            pages=None if plan.paging is None else plan.paging.table or plan.paging.indices,
             captures=tuple(capture.name for capture in plan.captures),
             params=plan.params,
             sizes=plan.sizes,
@@ -43,6 +46,7 @@ class Signature:
             pack=plan.pack,
             longest_first=plan.order == "longest_first",
             tile_q=plan.tile_q,
+            tile_k=plan.tile_k,
             packed_q=plan.lengths_q.cu_seqlens is not None,
             threads=plan.threads,
             shared=plan.shared_bytes,
@@ -66,3 +70,9 @@ class Signature:
         values: dict[str, Any] = {n: tuple(item) if isinstance(item, list) else item for n, item in plain.items()}
         values["params"] = tuple(ParamArgument(**item) for item in plain["params"])
         return Signature(**values)
+
+
+def _slots_axis(plan: ForwardPlan) -> str:
+    if plan.paging is not None:
+        return "page_size"
+    return "seq_k" if plan.lengths_k.cu_seqlens is None else "total_k"

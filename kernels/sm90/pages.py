@@ -101,8 +101,9 @@ def pages_of(plan: ForwardPlan, arguments: Any, b: Any, size: Any, slots: Any) -
         return Pages(arguments.lengths(paging.table)[b, None], size, slots)
     starts = arguments.lengths(paging.indptr)
     most = slots // size.divisor
-    first = cutlass.max(cutlass.min(starts[b], most), Int32(0))
-    stop = cutlass.max(cutlass.min(starts[b + 1], most), first)
+    inside = cutlass.min(b, Int32(starts.shape[0]) - 2)  # what lies behind the last sequence has no pages
+    first = cutlass.max(cutlass.min(starts[inside], most), Int32(0))
+    stop = cutlass.max(cutlass.min(starts[inside + 1], most), first)
     numbers = cute.domain_offset(first, arguments.lengths(paging.indices))
     return Pages(numbers, size, (stop - first) * size.divisor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
 from attn_dsl.expr import Expr, ExprBuilder, children_first
@@ -11,6 +12,7 @@ from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, static_
 from attn_dsl.expr.operators import I32_MAX, I32_MIN
 from attn_dsl.lowering.forward.logits import BASE, STEP, logit
 from attn_dsl.lowering.forward.masks import mask_plan
+from attn_dsl.lowering.forward.paging import makes_boxes
 from attn_dsl.lowering.forward.plan import CaptureArgument, ForwardPlan, MaskPlan, ShapeClass, piece_expressions
 from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, MAX_KEYS, ROWS, check, nearest_dim
 from attn_dsl.lowering.tiles import analyze
@@ -49,7 +51,7 @@ TABLE = (
 )
 REGISTERS = {1: (24, 240), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
 PAGED_REGISTERS = {1: (96, 240), 2: (40, 232), 3: (56, 152)}  # likewise where producers work out addresses
-HONOURED = ("tile_q", "tile_k", "stages", "order")
+HONOURED = ("tile_q", "tile_k", "stages", "order", "splits")
 ORDERS = {"auto": None, "linear": "in_order", "longest_first": "longest_first"}
 
 
@@ -212,6 +214,17 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
             if isinstance(interval, IntInterval) and not (interval.lo >= I32_MIN and interval.hi <= I32_MAX)
         ),
     )
+
+
+@lru_cache(maxsize=1024)
+def page_size_of(spec: AttentionSpec, shape: ShapeClass, page_size: int) -> int:
+    """`page_size` if TMA can copy full tiles out of pages of it, else 0.
+
+    Slots count from the first page on, so rows to skip in front move tiles away from the edges of pages.
+    """
+    if spec.lengths_k.left_pad is not None:
+        return 0
+    return page_size if makes_boxes(plan_of(spec, shape).tile_k, page_size) else 0
 
 
 def pack_of(spec: AttentionSpec, group: int) -> int:

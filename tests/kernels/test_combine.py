@@ -53,8 +53,11 @@ def truth(o: Tensor, lse: Tensor, lse_axes: list[int]) -> tuple[Tensor, Tensor]:
     return (o.double().nan_to_num() * weights.permute(back)[..., None]).sum(0), total / math.log(2)
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
-@pytest.mark.parametrize("splits", [1, 2, 3, 8, 31, 32, 33, 130, 256])
+@pytest.mark.parametrize(
+    ("arch", "splits"),
+    [("sm_90a", splits) for splits in (1, 2, 3, 8, 31, 32, 33, 256)]
+    + [pytest.param("sm_100a", splits, marks=pytest.mark.slow) for splits in (3, 130)],
+)
 def test_splits(arch: str, splits: int) -> None:
     plan = CombinePlan("f32", 72, *DENSE, "e", 32 if splits <= 32 else 256)
     o, lse = parts(splits, (2, 3, 5, 72), [0, 2, 1])
@@ -73,8 +76,8 @@ def test_splits(arch: str, splits: int) -> None:
     )
 
 
-@pytest.mark.parametrize("o_dtype", ["f16", "bf16"])
-@pytest.mark.parametrize(("dim", "most"), [(8, 32), (128, 256), (256, 32), (512, 256)])
+@pytest.mark.parametrize("o_dtype", ["bf16", pytest.param("f16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("dim", "most"), [(8, 32), pytest.param(256, 32, marks=pytest.mark.slow), (512, 256)])
 def test_packed_rows_in_base_2(o_dtype: str, dim: int, most: int) -> None:
     o, lse = parts(7, (13, 3, dim), [1, 0])
     out, logs, _ = combined(CombinePlan(o_dtype, dim, *PACKED, "2", most), "sm_90a", o, lse)

@@ -1,0 +1,82 @@
+"""Calls whose keys are split: one kernel for the parts, and one that joins their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_dsl.lowering.forward.splits import splits
+
+from ..reference import lse_axes
+from .binding import Call
+from .recipe import slots_of
+from .signature import Signature
+
+SPLITTING = ("sm90",)  # targets whose kernels can write partial results
+
+
+def splits_of(call: Call, signature: Signature) -> int:
+    """Into how many parts the keys of a call are split: as the schedule says, else by the sizes of the call.
+
+    By itself only a call is split whose queries of one sequence, with all heads that share a tile, fill one tile at
+    most: decoding and short continuations.
+    """
+    if signature.target not in SPLITTING:
+        return 1
+    hint = dict(call.spec.schedule).get("splits")
+    if hint is not None:
+        return int(hint)
+    if signature.packed_q or call.extents["seq_q"] * signature.pack > signature.tile_q:
+        return 1
+    blocks, _, _ = signature.grid(call.extents)
+    return splits(blocks, -(-slots_of(call, signature) // signature.tile_k), _processors(call.device))
+
+
+def _processors(device: torch.device) -> int:
+    """Multiprocessors; 1 where there is no GPU, which then nothing can occupy better."""
+    if not torch.cuda.is_available():
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@dataclass(frozen=True, eq=False)
+class Splitting:
+    """What stands for the function of a kernel: the same arguments, and the keys in `count` parts."""
+
+    count: int
+    inner: int  # place of o's inner axis
+    partial: Callable[..., Any]
+    join: Callable[..., Any]
+
+    @staticmethod
+    def of(call: Call, signature: Signature, partial: Callable[..., Any], count: int) -> Splitting:
+        spec, dim_v = call.spec, call.extents[call.spec.dim_v_axis]
+        o_axes = tuple(str(axis.name) for axis in spec.output.axes)
+        inner = next(place for place, axis in enumerate(o_axes) if axis in ("dim", "dim_v"))
+        logs = tuple(str(axis.name) for axis in lse_axes(spec))
+        join = _join(str(spec.output.dtype), dim_v, o_axes, logs, spec.lse_base, count, signature.arch)
+        return Splitting(count, inner, partial, join)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, arguments: tuple[Any, ...]) -> None:
+        others = [extent for place, extent in enumerate(o.shape) if place != self.inner]
+        parts = o.new_empty((self.count, *others, o.shape[self.inner]), dtype=torch.float32)
+        parts = parts.movedim(-1, self.inner + 1)
+        logs = lse.new_empty((self.count, *lse.shape))
+        self.partial(q, k, v, parts, logs, arguments)
+        self.join(parts, logs, o, lse)
+
+
+@lru_cache(maxsize=256)
+def _join(
+    o_dtype: str, dim_v: int, o_axes: tuple[str, ...], logs: tuple[str, ...], base: str, count: int, arch: str
+) -> Callable[..., Any]:
+    """The kernel that joins, compiled in this process."""
+    from attn_dsl.kernels.common.combine import MAX_SPLITS, CombinePlan, compile_combine
+
+    few = 32
+    return compile_combine(CombinePlan(o_dtype, dim_v, o_axes, logs, base, few if count <= few else MAX_SPLITS), arch)

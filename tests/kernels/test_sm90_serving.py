@@ -1,0 +1,86 @@
+"""Hopper kernels on pages and on keys in parts, on the virtual device, against the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+
+from serving import KEYS, LISTS, PACKED, QUERIES, TABLE, USED, check, paged, random
+
+CAUSAL = "mask = kv_idx <= q_pos\n"
+DIM = 64
+
+
+def queries(batch: int, seq_q: int, heads: int, seed: int = 1) -> torch.Tensor:
+    return random(torch.Generator().manual_seed(seed), batch, seq_q, heads, DIM)
+
+
+def schedule(splits: int) -> str:
+    return f"schedule {{ splits = {splits} }}\n"
+
+
+@pytest.mark.parametrize("page_size", [1, 7])
+def test_rows_of_pages(page_size: int) -> None:
+    """One kernel for every page size that makes no boxes. NaN in unused slots, garbage behind the tables."""
+    lengths = [0, 1, page_size, page_size + 1, 300]
+    tensors = {"q": queries(len(lengths), 3, 4), **paged(lengths, page_size, (4, 2), DIM)}
+    gpu = check(QUERIES + TABLE + USED + CAUSAL + schedule(1), tensors)
+    # K and V of whole tiles of 128 rows, for both K/V heads: rows past a length are filled, not read
+    tiles = sum(-(-length // 128) for length in lengths)
+    assert gpu.reports[0].engines["cpasync"] == tiles * 2 * 128 * DIM * 2 * 2
+    assert gpu.reports[0].config.grid == (len(lengths) * 2, 1, 1)
+
+
+def test_boxes_of_pages_and_keys_in_parts() -> None:
+    """Full tiles by TMA; a sink joins one part alone; empty sequences, and parts without a tile."""
+    lengths = [0, 1, 130, 520]
+    tensors = {"q": queries(4, 2, 4), **paged(lengths, 16, (4, 2), DIM)}
+    gpu = check(QUERIES + TABLE + USED + CAUSAL + "sink = 0.5\n" + schedule(3), tensors)
+    assert gpu.reports[0].config.grid == (4 * 2, 3, 1)
+    full = sum(length // 128 for length in lengths)
+    q_boxes = 1 + 2 + 3  # parts that see keys, each of which loads its queries
+    assert gpu.reports[0].engines["tma_load"] - full * 2 * 128 * DIM * 2 * 2 <= q_boxes * 2 * 128 * DIM * 2
+
+
+def test_prefill_and_decode_in_one_batch() -> None:
+    """Packed queries of several lengths, page lists instead of a table."""
+    counts, lengths = [1, 0, 150, 1, 3], [300, 5, 150, 0, 77]
+    tensors = paged(lengths, 5, (3, 1), DIM)
+    make = torch.Generator().manual_seed(4)
+    tensors |= {"q": random(make, sum(counts), 3, DIM), "cu_q": torch.tensor([0, *counts]).cumsum(0).int()}
+    check(PACKED + LISTS + USED + CAUSAL, tensors)
+
+
+def test_the_number_of_parts_is_chosen_for_few_queries() -> None:
+    """Dense keys: 16 tiles for two blocks, and 132 multiprocessors to put parts of them on."""
+    make = torch.Generator().manual_seed(6)
+    tensors = {"q": queries(1, 1, 4), "k": random(make, 1, 2000, 2, DIM), "v": random(make, 1, 2000, 2, DIM)}
+    gpu = check(QUERIES + KEYS, tensors)
+    assert gpu.reports[0].config.grid == (2, 16, 1)  # a tile of keys each
+    assert len(gpu.reports) == 2
+
+
+@pytest.mark.slow
+def test_left_padding_in_pages() -> None:
+    lengths, pads = [0, 20, 200], [3, 17, 40]
+    tensors = {"q": queries(3, 2, 2), **paged(lengths, 16, (2, 2), DIM, pads=pads)}
+    text = QUERIES + TABLE + "pad: i32[batch]\nlengths k { used = used, left_pad = pad }\n" + CAUSAL + schedule(1)
+    check(text, tensors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page_size", [1, 7, 8, 16, 64, 128, 256])
+@pytest.mark.parametrize("splits", [1, 2, 3, 8, None])
+def test_every_page_size_in_any_parts(page_size: int, splits: int | None) -> None:
+    lengths = [0, 1, page_size - 1, page_size, page_size + 1, 1000]
+    tensors = {"q": queries(6, 4, 8), **paged(lengths, page_size, (8, 2), DIM, seed=page_size)}
+    check(QUERIES + TABLE + USED + CAUSAL + ("" if splits is None else schedule(splits)), tensors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [1, 4, 5, 8, 16])
+def test_groups(group: int) -> None:
+    tensors = {"q": queries(3, 5, group), **paged([0, 33, 400], 16, (group, 1), DIM, seed=group)}
+    check(QUERIES + TABLE + USED + CAUSAL + schedule(2), tensors)

@@ -1,0 +1,81 @@
+"""Calls of serving, on the virtual device and by the reference: pages, lengths, parts of the keys."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import torch
+from torch import Tensor
+
+import attn_dsl
+from attn_dsl import emulator, reference
+from attn_dsl.runtime.binding import bind
+from attn_dsl.runtime.kernels import SM90, Kernels
+
+QUERIES = "q: bf16[batch, seq_q, heads, dim]\n"
+PACKED = "q: bf16[total_q, heads, dim]\ncu_q: i32[batch + 1]\nlengths q { cu_seqlens = cu_q }\n"
+KEYS = "k, v: bf16[batch, seq_k, kv_heads, dim]\n"
+POOLS = "k, v: bf16[pages, page_size, kv_heads, dim]\nused: i32[batch]\n"
+TABLE = POOLS + "page_table: i32[batch, max_pages]\npaged { table = page_table }\n"
+LISTS = POOLS + "indptr: i32[batch + 1]\nindices: i32[entries]\npaged { indptr = indptr, indices = indices }\n"
+USED = "lengths k { used = used }\n"
+GARBAGE = 2**31 - 1  # a page number far outside of any pool
+
+
+def random(make: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=make).bfloat16()
+
+
+def paged(
+    lengths: list[int],
+    page_size: int,
+    heads: tuple[int, int],
+    dim: int,
+    *,
+    pads: list[int] | None = None,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """Pools full of NaN but for the sequences' rows, in shuffled pages; both a table and lists, with garbage behind."""
+    make = torch.Generator().manual_seed(seed)
+    pads = pads or [0] * len(lengths)
+    counts = [-(-(n + pad) // page_size) for n, pad in zip(lengths, pads, strict=True)]
+    order = torch.randperm(sum(counts) + 2, generator=make)
+    table = torch.full((len(lengths), max(counts) + 1), GARBAGE)
+    k, v = (torch.full((len(order), page_size, heads[1], dim), math.nan).bfloat16() for _ in range(2))
+    for b, (n, pad, count) in enumerate(zip(lengths, pads, counts, strict=True)):
+        table[b, :count] = order[sum(counts[:b]) :][:count]
+        slots = torch.arange(pad, pad + n)
+        for pool in (k, v):
+            pool[table[b, slots // page_size], slots % page_size] = random(make, n, heads[1], dim)
+    return {
+        "k": k,
+        "v": v,
+        "used": torch.tensor(lengths, dtype=torch.int32) + torch.tensor(pads, dtype=torch.int32),
+        "pad": torch.tensor(pads, dtype=torch.int32),
+        "page_table": table.int(),
+        "indptr": torch.tensor([0, *counts]).cumsum(0).int(),
+        "indices": order[: sum(counts)].int(),
+    }
+
+
+@cache
+def kernels(text: str) -> Kernels:
+    """Compiled once for all calls of a text; on the virtual device."""
+    return Kernels(attn_dsl.parse(text, name="serving"), SM90)
+
+
+def check(text: str, tensors: dict[str, Tensor], late: int = 1) -> emulator.Device:
+    """Runs a spec with those of `tensors` that it declares, against float64; any finding of the device is an error."""
+    runner = kernels(text)
+    given = {tensor.name: tensors[tensor.name] for tensor in runner.spec.tensors}
+    with emulator.device("sm_90a", late=late) as gpu:
+        o, lse = runner.launch(bind(runner.spec, (), given, False), None, None)
+    true_o, true_lse = reference.attention(runner.spec, given, {}, precision="float64")
+    assert torch.isneginf(true_lse).equal(torch.isneginf(lse))
+    seen = ~torch.isneginf(true_lse)
+    assert not seen.any() or (lse - true_lse)[seen].abs().max() < 1e-5
+    # weights are rounded to bf16 (2^-9), and so is the output
+    error = (o.double() - true_o).abs()
+    assert error.max() < 2**-7 * max(float(true_o.abs().max()), 1.0)
+    return gpu
