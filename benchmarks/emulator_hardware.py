@@ -31,14 +31,29 @@ Range = tuple[int, int]  # address, bytes
 
 
 def find_pointers(params: bytes, ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
-    """(offset in params, range, offset in the range) of every 8-byte word that is an address inside a range."""
+    """(offset in params, range, offset in the range) of every 8-byte word that is an address inside a range.
+
+    The address in a tensor map may lie 2^30 rows before its range: so sequences of any length are told apart by what is
+    out of bounds (flash-attn-4, varlen). The offset is negative then.
+    """
     found = []
     for at in range(0, len(params) - 7, 8):
         word = int.from_bytes(params[at : at + 8], "little")
-        for i, (base, size) in enumerate(ranges):
-            if base <= word < base + size:
-                found.append((at, i, word - base))
+        for shift in (0, *_ragged_shifts(params, at)):
+            for i, (base, size) in enumerate(ranges):
+                if base <= (word + shift) % ADDRESSES < base + size:
+                    found.append((at, i, word - base))
     return found
+
+
+ADDRESSES = 1 << 57  # an address in a tensor map has so many bits
+
+
+def _ragged_shifts(params: bytes, at: int) -> list[int]:
+    """If a tensor map may begin at `at`: 2^30 times each of its strides, in bytes."""
+    if at % 64 or at + 128 > len(params):
+        return []
+    return [int.from_bytes(params[at + 12 + 4 * i : at + 16 + 4 * i], "little") << 34 for i in range(4)]
 
 
 def contents(ranges: Sequence[Range]) -> list[bytes]:
@@ -98,7 +113,26 @@ def _flash_cases() -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
         "FA4 full, head dim 64": dense(1, 384, 384, 2, 2, 64),
         "FA4 causal, head dim 96": dense(1, 300, 300, 2, 2, 96, causal=True),
         "FA4 causal, head dim 256": dense(1, 300, 300, 2, 2, 256, causal=True),
+        "FA4 varlen, causal": _packed((100, 1, 180, 0, 129), 4, 2, 128),
     }
+
+
+def _packed(lengths: Sequence[int], h: int, hk: int, d: int) -> Callable[[], tuple[torch.Tensor, ...]]:
+    from flash_attn.cute import flash_attn_varlen_func
+
+    def call() -> tuple[torch.Tensor, ...]:
+        total, starts = sum(lengths), torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).int()
+        return flash_attn_varlen_func(
+            *(_random(total, heads, d) for heads in (h, hk, hk)),
+            cu_seqlens_q=starts,
+            cu_seqlens_k=starts,
+            max_seqlen_q=max(lengths),
+            max_seqlen_k=max(lengths),
+            causal=True,
+            return_lse=True,
+        )
+
+    return call
 
 
 def record_calls(calls: Mapping[str, Callable[[], Sequence[torch.Tensor]]]) -> list[dict[str, Any]]:

@@ -145,6 +145,68 @@ def _conversions() -> list[SmallCase]:
     ]
 
 
+def _corner_cases() -> list[SmallCase]:
+    """Modifiers whose corner cases the ISA leaves to one sentence: saturation of -0 and NaN, signs, ties."""
+    wild = [_bits(14), _bits(15), _bits(16)]
+    wild[0][:6] = torch.tensor([-(2**31), 0, 2**31 - 1, 0x3F800000, -0x40800000, 1], dtype=torch.int32)
+    floats = [
+        "mul.sat.f32 <D>, <A>, <B>;",
+        "fma.rm.ftz.sat.f32 <D>, <A>, <B>, <C>;",
+        "add.sat.f32 <D>, <A>, <A>;",
+        "min.xorsign.abs.f32 <D>, <A>, <B>;",
+        "max.NaN.xorsign.abs.f32 <D>, <A>, <B>;",
+        ".reg .pred p; setp.ltu.ftz.f32 p, <A>, <B>; selp.b32 <D>, 1, 0, p;",
+    ]
+    pairs = [
+        "mul.rn.sat.f16x2 <D>, <A>, <B>;",
+        "add.ftz.f16x2 <D>, <A>, <B>;",
+        "fma.rn.relu.bf16x2 <D>, <A>, <B>, <C>;",
+        "min.xorsign.abs.f16x2 <D>, <A>, <B>;",
+        "max.NaN.bf16x2 <D>, <A>, <B>;",
+        "cvt.rn.relu.bf16x2.f32 <D>, <A>, <B>;",
+        "cvt.rz.relu.f16x2.f32 <D>, <A>, <B>;",
+    ]
+    wide = [
+        f".reg .b64 x; .reg .f64 y; .reg .b32 lo, hi; mov.b64 x, {{<A>, <B>}}; cvt.{mode}.f64.{kind} y, x;"
+        " mov.b64 {lo, hi}, y; xor.b32 <D>, lo, hi;"
+        for mode in ("rn", "rz", "rm", "rp")
+        for kind in ("u64", "s64")
+    ]
+    return [
+        elementwise("f32 saturation, xorsign, unordered comparison", floats, wild, "int32"),
+        elementwise("f16x2 and bf16x2 saturation, relu, xorsign", pairs, wild, "int32"),
+        elementwise("f64 from 64-bit integers, four rounding modes", wide, wild[:2], "int32"),
+    ]
+
+
+def _repeated_reductions() -> SmallCase:
+    """bar.red over 256 threads, three times in a row on one barrier."""
+    ops = []
+    for i, below in enumerate((100, 7, 256)):
+        ops.append(
+            f".reg .pred p, q, r; .reg .b32 n, m; setp.lt.u32 p, %r0, {below}; bar.red.popc.u32 n, 2, p;"
+            f" bar.red.and.pred q, 2, p; bar.red.or.pred r, 2, p; selp.b32 m, 1000, {i}, q; add.s32 n, n, m;"
+            " selp.b32 m, 5000, 0, r; add.s32 <D>, n, m;"
+        )
+    return elementwise("bar.red, repeated", ops, [_bits(33)], "int32")
+
+
+def _bulk_reductions() -> SmallCase:
+    """Four reductions of 1 KiB each from shared to global memory."""
+    kinds = (("inc", "u32"), ("min", "s32"), ("max", "u64"), ("add.noftz", "f16"))
+    tensor = _bits(34, 1024)
+    tensor[::5] = 3
+    body = [_FILL, "fence.proxy.async.shared::cta; bar.sync 0;"]
+    for i, (op, kind) in enumerate(kinds):
+        body.append(
+            f"add.u32 %r34, %r1, {1024 + 1024 * i}; add.s64 %d40, %d0, {1024 * i};"
+            f" @%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{kind} [%d40], [%r34], 1024;"
+        )
+    body.append("@%p0 cp.async.bulk.commit_group; @%p0 cp.async.bulk.wait_group 0;")
+    text = entry("\n".join(body), pointers=1, target=TARGET)
+    return SmallCase("bulk reductions: inc, min, max, f16 add", text, [tensor], [("tensor", 0, "int32")])
+
+
 def _integers() -> SmallCase:
     ops = [
         "mul.hi.s32 <D>, <A>, <B>;",
@@ -296,11 +358,14 @@ def small_cases() -> list[SmallCase]:
         _warp_wide(),
         *_arithmetic(),
         *_conversions(),
+        *_corner_cases(),
+        _repeated_reductions(),
         _tma("TMA load, box past the end", (64, 24), 128),
         _tma("TMA load, negative start", (-8, -5), 64),
         _tma("TMA load, all outside", (96, 40), 32),
         _tma_store("TMA store, clipped", store),
         _tma_store("TMA reduce add.f32, clipped", reduce),
+        _bulk_reductions(),
         _wgmma("wgmma bf16, K-major, exact", bf16, 16, "bf16", False, False, 128, False),
         _wgmma("wgmma bf16, MN-major, exact", bf16, 16, "bf16", True, True, 64, False),
         _wgmma("wgmma bf16, random", bf16, 16, "bf16", False, True, 128, True),

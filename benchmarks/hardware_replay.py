@@ -18,6 +18,8 @@ _MAX_DYNAMIC_SHARED = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_
 _NON_PORTABLE_CLUSTER = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _CLUSTER_DIMENSION = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
+ADDRESSES = 1 << 57  # an address in a tensor map has so many bits, and may lie far before the memory it is for
+
 
 def checked(result: tuple[Any, ...]) -> Any:
     """The values of a driver call; raises when its status is not success."""
@@ -35,7 +37,7 @@ def patched(params: bytes, pointers: list[tuple[int, int, int]], memory: list[to
     """The parameter buffer with every address in it pointing into device memory."""
     out = bytearray(params)
     for at, index, offset in pointers:
-        struct.pack_into("<Q", out, at, memory[index].data_ptr() + offset)
+        struct.pack_into("<Q", out, at, (memory[index].data_ptr() + offset) % ADDRESSES)
     return bytes(out)
 
 

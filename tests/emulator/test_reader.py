@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attn_dsl.emulator import PtxError
-from attn_dsl.emulator.reader import number_value, read
+from attn_dsl.emulator.reader import read
 from attn_dsl.emulator.syntax import (
     Block,
     Entry,
@@ -21,6 +21,7 @@ from attn_dsl.emulator.syntax import (
     Variable,
     Vector,
 )
+from attn_dsl.emulator.tokens import number_value
 
 HEAD = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 
