@@ -114,6 +114,21 @@ def mask_block(
     return visible_pairs(leaves, block).expand(block.shape)[0, head]
 
 
+def mask_pairs(
+    spec: AttentionSpec, tensors: Mapping[str, Tensor], params: Mapping[str, Value], *, rows: slice, cols: slice
+) -> Tensor:
+    """The mask of every sequence and head at once: bool that broadcasts to [batch, heads, rows, cols].
+
+    For calls whose sequences have one length; ValueError otherwise. Raises CallError as `attention` does.
+    """
+    leaves = _leaves(spec, tensors, params, torch.float64)
+    lengths = {*zip(leaves.geometry.q.lengths, leaves.geometry.k.lengths, strict=True)}
+    if len(lengths) > 1:
+        raise ValueError(f"sequences of {len(lengths)} different lengths have no common rows and columns")
+    seq_q, seq_k = next(iter(lengths), (0, 0))
+    return visible_pairs(leaves, leaves.block(range(leaves.geometry.batch), range(seq_q)[rows], range(seq_k)[cols]))
+
+
 def _leaves(
     spec: AttentionSpec, tensors: Mapping[str, Tensor], params: Mapping[str, Value], dtype: torch.dtype
 ) -> Leaves:

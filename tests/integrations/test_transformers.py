@@ -221,6 +221,21 @@ def test_long_masks_are_compared_in_bands(monkeypatch):
     assert raised.value.code == "E412"
 
 
+def test_masks_that_differ_by_head():
+    text = "mask = kv_idx <= q_pos and (h != 4 or kv_idx != 2)"
+    register(NAME, attn_dsl.parse(HEAD + text, name="by_head"))
+    said = "shows key 2 of query row 2 in sequence 0, spec 'by_head' hides it from head 4"
+    assert refused(llama(), f"LlamaAttention {said}") == "E412"
+
+
+def test_the_comparison_can_be_left_out():
+    register(NAME, FULL, compare_masks=False)
+    expected = run(llama(), "eager", input_ids=tokens())
+    assert (run(llama(), NAME, input_ids=tokens()) - expected).abs().max() > 1e-2  # the model's mask is not the spec's
+    register(NAME, CAUSAL, compare_masks=False)
+    assert_same(llama(), input_ids=tokens())
+
+
 def test_gradients_reach_the_model():
     register(NAME, CAUSAL)
     model = llama()
@@ -313,3 +328,31 @@ def test_the_layers_really_call_the_spec():
     (compiled,) = attention._compiled.values()
     assert compiled.spec.tensor("q").dtype is attn_dsl.spec.DType.F32
     assert isinstance(llama().model.layers[0], nn.Module)
+
+
+def test_the_kernels_of_a_gpu_take_the_same_path(monkeypatch):
+    """A padded batch of a model in bf16, its attention by the Hopper kernel on the virtual device."""
+    pytest.importorskip("cutlass")
+    from attn_dsl.cli.emulated import call_emulated
+    from attn_dsl.runtime import CompiledAttention
+
+    called = []
+
+    def emulated(self, return_lse, **named):
+        assert return_lse is False
+        o, _, emulation = call_emulated(self, named)
+        called.append(emulation)
+        return o
+
+    monkeypatch.setattr(CompiledAttention, "__call__", emulated)
+    register(NAME, EXAMPLES / "mistral_window.attn", target="sm90")
+    config = transformers.MistralConfig(**sizes(sliding_window=7, num_hidden_layers=1, head_dim=16))
+    model = build(transformers.MistralForCausalLM, config).to(torch.bfloat16)
+    real = padding("left")
+    found, expected = (
+        run(model, name, input_ids=tokens(), attention_mask=real.long())[real].float() for name in (NAME, "eager")
+    )
+    assert len(called) == 1
+    assert (found - expected).norm() < 0.02 * expected.norm()
+    without = run(model, "eager", input_ids=tokens())[real].float()
+    assert (without - expected).norm() > 0.1 * expected.norm()

@@ -22,7 +22,12 @@ _BUILTIN = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_atten
 
 
 def register(
-    name: str, spec: Choice, *, inputs: Mapping[str, Any] | None = None, target: str = "auto"
+    name: str,
+    spec: Choice,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    target: str = "auto",
+    compare_masks: bool = True,
 ) -> LayerAttention:
     """Makes `attn_implementation=name` call a spec.
 
@@ -34,6 +39,8 @@ def register(
             `window_tokens` or `sliding_window`, `cap` or `softcap`, `sinks` or `s_aux`, `scaling`, `attention_mask` and
             `length` are found in the layer by themselves.
         target: as in `attn_dsl.compile`.
+        compare_masks: whether each forward pass compares the model's masks with the spec's. That waits for the device;
+            without it a mask of the model that the spec does not have is not noticed.
 
     q, k, v and float captures take the dtypes of the model's tensors. Padding is added to the mask of a spec that does
     not deal with it. Returns what layers call.
@@ -44,7 +51,7 @@ def register(
     """
     if name in _BUILTIN:
         raise ValueError(f"'{name}' is an implementation of transformers itself; choose another name")
-    attention = LayerAttention(_chooser(spec), dict(inputs or {}), target)
+    attention = LayerAttention(_chooser(spec), dict(inputs or {}), target, compare_masks)
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, Demand.interface)
     return attention
