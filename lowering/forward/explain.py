@@ -56,7 +56,9 @@ def _lines(plan: ForwardPlan) -> Iterator[str]:
     captures = [f"{capture.name} ({capture.dtype}, rank {capture.rank})" for capture in plan.captures]
     params = [f"{param.name} ({form_of(param)})" for param in plan.params]
     extents = [f"extent of {axis}" for axis in plan.sizes]
-    yield f"arguments: {', '.join([*captures, *params, *extents]) or 'none'}; {argument_bytes(plan):,} bytes"
+    geometry = [f"{name} (i32)" for name in plan.geometry]
+    given = ", ".join([*captures, *params, *extents, *geometry])
+    yield f"arguments: {given or 'none'}; {argument_bytes(plan):,} bytes"
     yield "one kernel serves all lengths, batch sizes, heads, strides and values"
     for problem in _broken(plan):
         yield f"broken: {problem.code}: {problem.message}"
@@ -77,6 +79,10 @@ def _sm90(plan: ForwardPlan) -> Iterator[str]:
     )
     rows = plan.tile_q // plan.consumers
     yield f"rings: {plan.stages} tiles of K and of V in flight; a warpgroup of {WARPGROUP} consumers has {rows} rows"
+    if plan.page_size:
+        yield f"pages: of {plan.page_size} rows, whole by TMA; the tile in which a sequence ends row by row"
+    elif plan.paging is not None:
+        yield "pages: of any size, row by row by the whole producer warpgroup, 16 bytes a lane"
 
 
 def _sm100(plan: Sm100Plan) -> Iterator[str]:

@@ -15,7 +15,6 @@ from paged_gather import Gather, gathered
 
 from attn_dsl import emulator
 from attn_dsl.kernels.paged_kv import PagedBoxes, PagedRows, PagingError
-from attn_dsl.lowering.forward.paging import makes_boxes
 
 PAGE_SIZES = (1, 7, 8, 16, 64, 128, 256)
 ARCHITECTURES = ("sm_90a", "sm_100a")
@@ -218,21 +217,3 @@ def test_what_no_warps_can_copy() -> None:
         PagedRows(128, 64, 60, 16, 128)
     with pytest.raises(PagingError, match="pages of 12 rows make no boxes of a tile of 128"):
         PagedBoxes(128, 12)
-
-
-@pytest.mark.parametrize(
-    ("rows", "page_size", "fits"),
-    [
-        (128, 8, True),
-        (128, 128, True),
-        (128, 256, True),
-        (176, 88, True),
-        (128, 4, False),
-        (128, 12, False),
-        (128, 192, False),
-        (512, 512, False),
-        (512, 8, False),
-    ],
-)
-def test_which_pages_make_boxes(rows: int, page_size: int, fits: bool) -> None:
-    assert makes_boxes(rows, page_size) is fits
