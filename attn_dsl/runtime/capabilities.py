@@ -10,7 +10,6 @@ from ..spec.model import AlignKind, AttentionSpec, DType, Lengths, Role
 TARGETS = ("reference", "sm90", "sm100")
 YES = "yes"
 NO_PAGING = "no paging in this version"
-DENSE_ONLY = "sequences fill their axis in this version"
 HALVES_ONLY = "q, k and v are f16 or bf16 in this version"
 
 
@@ -56,11 +55,9 @@ FEATURES = (
     Feature("parameters per head or batch", lambda spec: any(param.per for param in spec.params)),
     Feature("grouped heads", lambda spec: spec.kv_heads_axis == "kv_heads"),
     Feature("separate dim_v", lambda spec: spec.dim_v_axis == "dim_v"),
-    Feature(
-        "packed sequences (cu_seqlens)", lambda spec: any(side.cu_seqlens for side in _lengths(spec)), sm100=DENSE_ONLY
-    ),
-    Feature("used lengths", lambda spec: any(side.used for side in _lengths(spec)), sm100=DENSE_ONLY),
-    Feature("left padding", lambda spec: any(side.left_pad for side in _lengths(spec)), sm100=DENSE_ONLY),
+    Feature("packed sequences (cu_seqlens)", lambda spec: any(side.cu_seqlens for side in _lengths(spec))),
+    Feature("used lengths", lambda spec: any(side.used for side in _lengths(spec))),
+    Feature("left padding", lambda spec: any(side.left_pad for side in _lengths(spec))),
     Feature("query offsets", lambda spec: spec.align.kind is AlignKind.OFFSET),
     Feature(
         "paged K/V (table)", lambda spec: spec.paging is not None and spec.paging.table is not None, sm100=NO_PAGING

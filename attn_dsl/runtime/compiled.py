@@ -28,9 +28,12 @@ class Backend(Protocol):
     """What computes calls on a target."""
 
     def quick(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, wants_lse: bool
     ) -> tuple[Tensor, Tensor] | None:
-        """o and lse of a call that needs no checks because it is like one before; None if it does."""
+        """o and lse of a call that needs no checks because it is like one before; None if it does.
+
+        Without `wants_lse`, what is in lse means nothing unless it is a buffer.
+        """
 
     def __call__(
         self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None
@@ -58,6 +61,7 @@ class ReferenceBackend:
         kwargs: Mapping[str, Any],
         out: Tensor | None,
         lse: Tensor | None,
+        wants_lse: bool,
     ) -> None:
         """The reference checks every call."""
 
@@ -110,13 +114,13 @@ class CompiledAttention:
             CallError: everything that does not fit the spec, in one error (E270 to E279, E249, E243).
             UnsupportedError, PlanError: what the target cannot do for this call (E281, E282, E29x).
         """
+        if return_lse is None:
+            return_lse = self.spec.lse is not None or lse is not None
         if torch_op.has_to_dispatch():
             found = torch_op.dispatch(self, args, kwargs, out, lse, debug)
         else:
-            quick = None if debug else self.backend.quick(args, kwargs, out, lse)
+            quick = None if debug else self.backend.quick(args, kwargs, out, lse, return_lse)
             found = self.checked(args, kwargs, out, lse, debug) if quick is None else quick
-        if return_lse is None:
-            return_lse = self.spec.lse is not None or lse is not None
         return found if return_lse else found[0]
 
     def checked(

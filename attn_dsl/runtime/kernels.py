@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class KernelTarget:
     pack_of: Callable[[AttentionSpec, int], int]
     page_size_of: Callable[[AttentionSpec, ShapeClass, int], int]
     template: Callable[[], Template]  # needs CuTe DSL
+    siblings: tuple[KernelTarget, ...] = ()  # of other compute capabilities, under the same name
 
 
 def _sm90_template() -> Template:
@@ -74,6 +75,17 @@ SM90 = KernelTarget(
     sm90.page_size_of,
     _sm90_template,
 )
+SM103 = KernelTarget(  # B300
+    "sm100",
+    (10, 3),
+    "a Blackwell GPU",
+    "sm_103a",
+    sm100.refusals,
+    partial(sm100.select, arch="sm_103a"),
+    sm100.pack_of,
+    sm90.page_size_of,
+    _sm100_template,
+)
 SM100 = KernelTarget(
     "sm100",
     (10, 0),
@@ -84,6 +96,7 @@ SM100 = KernelTarget(
     sm100.pack_of,
     sm90.page_size_of,
     _sm100_template,
+    siblings=(SM103,),
 )
 KERNEL_TARGETS = {target.name: target for target in (SM90, SM100)}
 
@@ -122,6 +135,8 @@ class Kernels:
     compiled: dict[ShapeClass, Kernel] = field(default_factory=dict, repr=False)  # likewise, of `launch`
     signatures: dict[ShapeClass, Signature] = field(default_factory=dict, repr=False)  # likewise
     recipes: dict[Layout, Recipe] = field(default_factory=dict, repr=False)  # likewise
+    siblings: dict[str, Kernels] = field(default_factory=dict, repr=False)  # likewise, by architecture
+    packs: dict[int, int] = field(default_factory=dict, repr=False)  # likewise: group -> heads that share a tile
     _compiling: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -129,12 +144,14 @@ class Kernels:
         return False
 
     def quick(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, wants_lse: bool
     ) -> tuple[Tensor, Tensor] | None:
         """o and lse of a call whose layout was seen before; None if it was not, or if something is wrong with it."""
         layout = layout_of(args, kwargs, out, lse)
         recipe = None if layout is None else self.recipes.get(layout)
-        return None if recipe is None else recipe((*args, *kwargs.values()), out, lse)
+        if recipe is None:
+            return None
+        return recipe((*args, *kwargs.values()) if kwargs else args, out, lse, wants_lse)
 
     def __call__(
         self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None
@@ -143,12 +160,13 @@ class Kernels:
 
         Raises UnsupportedError (E282) for what is not here, CallError (E279) for a memory layout that TMA cannot read.
         """
-        check_here(self.target, call.device)
+        target = check_here(self.target, call.device)
+        if target is not self.target:
+            return self._sibling(target)(call, args, kwargs, out, lse)
         names = [tensor.name for tensor in self.spec.tensors][: len(args)]
         places = {name: place for place, name in enumerate((*names, *kwargs))}
         recipe = _recipe(call, self._running(call, self.kernel), places, out, lse)
-        result = recipe((*args, *kwargs.values()), out, lse)
-        assert result is not None, "a call that was checked is refused by its own recipe"
+        result = recipe.run((*args, *kwargs.values()), out, lse)
         layout = layout_of(args, kwargs, out, lse)
         if layout is not None:
             if len(self.recipes) >= MAX_RECIPES:
@@ -156,14 +174,22 @@ class Kernels:
             self.recipes[layout] = recipe
         return result
 
+    def _sibling(self, target: KernelTarget) -> Kernels:
+        """The kernels of a sibling of this target; recipes name their device, so both have them in one place."""
+        found = self.siblings.get(target.arch)
+        if found is None:
+            found = Kernels(self.spec, target, self.bundled, recipes=self.recipes)
+            found = self.siblings.setdefault(target.arch, found)
+        return found
+
     def launch(self, call: Call, out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
         """o and lse on whatever device CuTe DSL launches to, by kernels compiled in this process."""
         values = {**call.tensors, **call.params}
         with torch.no_grad():
             places = {name: place for place, name in enumerate(values)}
-            result = _recipe(call, self._running(call, self.traced), places, out, lse)(list(values.values()), out, lse)
-        assert result is not None
-        return result
+            return _recipe(call, self._running(call, self.traced), places, out, lse).run(
+                list(values.values()), out, lse
+            )
 
     def kernel(self, shape: ShapeClass) -> Kernel:
         """The kernel of a shape class. Raises PlanError and UnsupportedError as `select` does, E322 for a bundle."""
@@ -179,12 +205,22 @@ class Kernels:
         """The kernel a call runs, by `kernel_of`; None if its outputs have no elements."""
         if not _has_elements(call):
             return None
-        shape = shape_class(call, self.target)
+        shape = self._shape_class(call)
         count = 1 if self.bundled is not None else splits_of(call, self._signature(shape))
         if count == 1:
             return kernel_of(shape)
         partial = kernel_of(replace(shape, partial=True))
         return replace(partial, function=Splitting.of(call, partial.signature, partial.function, count))
+
+    def kernel_for(self, call: Call) -> Kernel | None:
+        """The kernel that a call runs, compiled if it has to be; None if its outputs have no elements."""
+        return self._running(call, self.kernel)
+
+    def _shape_class(self, call: Call) -> ShapeClass:
+        group = call.extents["heads"] // call.extents[self.spec.kv_heads_axis]
+        if group not in self.packs:  # asking the mask takes a while
+            self.packs[group] = self.target.pack_of(self.spec, group)
+        return shape_class(call, self.target, self.packs[group])
 
     def _signature(self, shape: ShapeClass) -> Signature:
         """That of the kernel of a shape class, which need not be compiled."""
@@ -221,12 +257,13 @@ def _has_elements(call: Call) -> bool:
     return all(call.extents[axis] for axis in axes if axis in names)
 
 
-def shape_class(call: Call, target: KernelTarget) -> ShapeClass:
-    """What a call decides at compile time."""
+def shape_class(call: Call, target: KernelTarget, pack: int | None = None) -> ShapeClass:
+    """What a call decides at compile time; `pack` as the target says for its group of heads, if that is known."""
     spec = call.spec
     params = tuple(param_argument(param, call.params[param.name]) for param in spec.params if param.name in call.params)
-    group = call.extents["heads"] // call.extents[spec.kv_heads_axis]
-    shape = ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params, target.pack_of(spec, group))
+    if pack is None:
+        pack = target.pack_of(spec, call.extents["heads"] // call.extents[spec.kv_heads_axis])
+    shape = ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params, pack)
     if spec.paging is None:
         return shape
     return replace(shape, page_size=target.page_size_of(spec, shape, call.extents["page_size"]))
@@ -242,18 +279,20 @@ def param_argument(param: Param, value: Value) -> ParamArgument:
     return ParamArgument(param.name, is_int, param.per, form, dtype, param.low, param.high)
 
 
-def check_here(target: KernelTarget, device: torch.device) -> None:
-    """Raises UnsupportedError (E282) unless kernels of `target` run on `device`."""
+def check_here(target: KernelTarget, device: torch.device) -> KernelTarget:
+    """`target`, or the sibling of it that `device` needs. Raises UnsupportedError (E282) if neither runs there."""
     if device.type != "cuda":
         message = f"target '{target.name}' runs on CUDA tensors of {target.hardware}, not on {device}"
         raise UnsupportedError.of("E282", message, hint=_REFERENCE)
     found = _capability(device)
-    if found != target.capability:
+    fitting = next((each for each in (target, *target.siblings) if each.capability == found), None)
+    if fitting is None:
         needed = ".".join(map(str, target.capability))
         name, here = torch.cuda.get_device_name(device), ".".join(map(str, found))
         message = f"target '{target.name}' needs compute capability {needed}; {device} is {name} with {here}"
         other = next((t.name for t in KERNEL_TARGETS.values() if t.capability == found), None)
         raise UnsupportedError.of("E282", message, hint=f"target='{other}' has kernels for it" if other else _REFERENCE)
+    return fitting
 
 
 @cache

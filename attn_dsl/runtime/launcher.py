@@ -11,7 +11,8 @@ from torch import Tensor
 from ..diagnostics import CallError, UnsupportedError
 from .binding import bind
 from .kernel import Kernel
-from .kernels import Kernels, shape_class
+from .kernels import Kernels
+from .splitting import Splitting
 
 if TYPE_CHECKING:
     from .compiled import CompiledAttention
@@ -43,6 +44,8 @@ class Launcher:
             raise CallError.of("E270", message)
         kernel, extents = kernel_of(self.compiled, inputs, kwargs)
         expected = kernel.signature.grid(extents)
+        if isinstance(kernel.function, Splitting):
+            expected = expected[0], kernel.function.count, expected[2]
         given = None if self.grid is None else tuple(self.grid) + (1,) * (3 - len(self.grid))
         if given not in (None, expected):
             message = f"grid {self.grid}; the plan of this kernel launches {expected}"
@@ -60,7 +63,10 @@ def kernel_of(
     """
     backend = _kernels(compiled)
     call = bind(compiled.spec, args, kwargs)
-    return backend.kernel(shape_class(call, backend.target)), call.extents
+    kernel = backend.kernel_for(call)
+    if kernel is None:
+        raise CallError.of("E325", f"no kernel runs for outputs without elements: {dict(call.extents)}")
+    return kernel, call.extents
 
 
 def only_kernel(compiled: CompiledAttention) -> Kernel:

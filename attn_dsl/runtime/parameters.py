@@ -19,7 +19,7 @@ _TENSOR_DTYPES = {
     True: (torch.int32, torch.int64),
     False: (torch.float32, torch.float64, torch.float16, torch.bfloat16),
 }
-_F32_MAX = torch.finfo(torch.float32).max
+F32_MAX = torch.finfo(torch.float32).max
 
 
 def bind_param(
@@ -38,7 +38,7 @@ def bind_param(
         )
         return None
     number = int(value) if isinstance(value, Integral) else float(value)
-    if not fits(param, number):
+    if not _fits(param, number):
         hint = _UNBOUNDED_HINT if param.type is INT and param.high is None and number < 0 else None
         problems.error("E274", f"{_label(param)} is {number}, expected {_domain(param)}", hint=hint)
         return None
@@ -53,15 +53,15 @@ def check_param_contents(param: Param, value: int | float | Tensor | None, probl
     if not isinstance(value, Tensor):
         return
     for place, number in enumerate(value.detach().flatten().tolist()):
-        if not fits(param, number):
+        if not _fits(param, number):
             name = param.name if value.dim() == 0 else f"{param.name}[{place}]"
             problems.error("E274", f"parameter tensor {name} holds {number}, expected {_domain(param)}")
             return
 
 
-def fits(param: Param, number: int | float) -> bool:
+def _fits(param: Param, number: int | float) -> bool:
     low, high = (I32_MIN, I32_MAX) if param.type is INT else (-math.inf, math.inf)
-    if param.type is not INT and abs(number) > _F32_MAX and not math.isinf(number):
+    if param.type is not INT and abs(number) > F32_MAX and not math.isinf(number):
         return False
     return (low if param.low is None else param.low) <= number <= (high if param.high is None else param.high)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,14 +17,17 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..diagnostics import CallError, Diagnostics
+from ..expr import INT
+from ..expr.operators import I32_MAX, I32_MIN
 from ..reference import lse_axes
 from ..spec.model import MAX_SEQUENCE, Param
-from .binding import Call, Value
+from .binding import Call
 from .dtypes import TORCH_DTYPES
-from .parameters import fits
+from .parameters import F32_MAX
 from .signature import Signature
 
 TMA_BYTES = 16  # alignment of addresses and strides (PTX ISA, tensor maps)
+SINK_BYTES = 2**20  # of the largest lse that is thrown away without memory of its own
 L2_BYTES = 32 * 2**20  # of keys and values that heads running side by side may share; an H200 has 50 MiB
 _ALIGNMENT = TMA_BYTES - 1
 Layout = tuple[Any, ...]
@@ -34,9 +39,18 @@ def layout_of(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None
 
     A device is its CUDA index, -1 elsewhere: recipes are made for CUDA tensors alone.
     """
-    found: list[Any] = [*kwargs]
     recording = torch.is_grad_enabled()
     try:
+        if not kwargs and out is lse is None and len(args) == 3:  # most calls: q, k and v
+            q, k, v = args
+            if type(q) is type(k) is type(v) is Tensor:
+                if recording and (q.requires_grad or k.requires_grad or v.requires_grad):
+                    return None
+                return (
+                    *(q.shape, q.stride(), q.dtype, q.get_device(), k.shape, k.stride(), k.dtype, k.get_device()),
+                    *(v.shape, v.stride(), v.dtype, v.get_device()),
+                )
+        found: list[Any] = [*kwargs]
         for value in (*args, *kwargs.values(), out, lse):
             kind = type(value)
             if kind is Tensor or kind is Parameter:
@@ -77,10 +91,41 @@ class Buffer:
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """A parameter given as a number, which is checked at every call."""
+    """A parameter given as a number, which is checked at every call. (An infinite one is, in full.)"""
 
     place: int  # among the values of the call
-    param: Param
+    low: int | float
+    high: int | float
+
+    @staticmethod
+    def of(param: Param, place: int) -> Number:
+        low, high = (I32_MIN, I32_MAX) if param.type is INT else (-F32_MAX, F32_MAX)
+        return Number(
+            place,
+            max(low, low if param.low is None else param.low),
+            min(high, high if param.high is None else param.high),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """What a launch gets after lse: values of the call and constants of its layout, some of them changed."""
+
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]  # of the call's values and the constants behind them
+    constants: tuple[Any, ...]
+    changes: tuple[tuple[int, Callable[[Any], Any]], ...]  # (place among the arguments, what becomes of it)
+    fixed: tuple[Any, ...] | None  # all of them, if no call changes any
+
+    def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        if self.fixed is not None:
+            return self.fixed
+        picked = self.pick((*values, *self.constants))
+        if not self.changes:
+            return picked
+        changed = list(picked)
+        for place, change in self.changes:
+            changed[place] = change(changed[place])
+        return tuple(changed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,35 +139,57 @@ class Recipe:
     out: Buffer
     out_like_q: bool  # o is as q in shape, strides and dtype
     lse: Buffer
-    fixed: tuple[Any, ...] | None  # the arguments after lse, if no call changes them
-    makers: tuple[Callable[[Sequence[Any]], Any], ...]  # else: what each is made by
+    arguments: Arguments | None  # None: as for `function`
     numbers: tuple[Number, ...]
     inputs: tuple[tuple[int, int], ...]  # (place, bytes from first to last element) of every tensor
+    sink: Tensor | None  # memory for an lse that nobody reads; None: it gets memory like any other
 
-    def __call__(self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """o and lse; None if something that the layout does not say is wrong: the caller then finds out what."""
+    def __call__(
+        self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None, wants_lse: bool = True
+    ) -> tuple[Tensor, Tensor] | None:
+        """o and lse; None if something that the layout does not say is wrong: the caller then finds out what.
+
+        Without `wants_lse`, and unless there is a buffer for it, what is in lse means nothing.
+        """
         for number in self.numbers:
-            if not fits(number.param, values[number.place]):
+            if not number.low <= values[number.place] <= number.high:
                 return None
-        if self.places is None:
-            q, k, v = (_presented(operand, values) for operand in self.operands)
-        else:
-            place_q, place_k, place_v = self.places
-            q, k, v = values[place_q], values[place_k], values[place_v]
+        q, k, v = self._operands(values)
         if (q.data_ptr() | k.data_ptr() | v.data_ptr()) & _ALIGNMENT:
             return None
         if (out is not None or lse is not None) and not self._apart(values, out, lse):
             return None
+        return self._run(q, k, v, values, out, lse, wants_lse)
+
+    def run(self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
+        """o and lse of a call that was checked in full."""
+        q, k, v = self._operands(values)
+        return self._run(q, k, v, values, out, lse, True)
+
+    def _operands(self, values: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
+        if self.places is None:
+            q, k, v = (_presented(operand, values) for operand in self.operands)
+            return q, k, v
+        place_q, place_k, place_v = self.places
+        return values[place_q], values[place_k], values[place_v]
+
+    def _run(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        values: Sequence[Any],
+        out: Tensor | None,
+        lse: Tensor | None,
+        wants_lse: bool,
+    ) -> tuple[Tensor, Tensor]:
         if out is None:
             out = torch.empty_like(q) if self.out_like_q else self.out.make(self.device)
         if lse is None:
-            lse = self.lse.make(self.device)
-        if self.function is not None:
+            lse = self.lse.make(self.device) if wants_lse or self.sink is None else self.sink
+        if self.function is not None and self.arguments is not None:
             o = out if self.out.strides is None else out.as_strided(self.out.shape, self.out.strides)
-            arguments = self.fixed
-            if arguments is None:
-                arguments = tuple([make(values) for make in self.makers])
-            self.function(q, k, v, o, lse, arguments)
+            self.function(q, k, v, o, lse, self.arguments(values))
         return out, lse
 
     def _apart(self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None) -> bool:
@@ -173,7 +240,7 @@ def make_recipe(
     if problems.errors:
         raise CallError(problems.errors)
     given = {**call.tensors, **{name: value for name, value in call.params.items() if isinstance(value, Tensor)}}
-    makers, is_fixed = ((), True) if signature is None else _arguments(call, signature, places)
+    lse_buffer = _buffer(lse_shape, torch.float32, lse)
     plain = all(operand.strides is None and operand.stand_in is None for operand in operands)
     q = call.tensors["q"]
     return Recipe(
@@ -185,11 +252,10 @@ def make_recipe(
         out_like_q=plain
         and o_strides is None
         and (q.shape, q.stride(), q.dtype) == (out_shape, o_buffer.contiguous, o_buffer.dtype),
-        lse=_buffer(lse_shape, torch.float32, lse),
-        fixed=tuple(make(()) for make in makers) if is_fixed else None,
-        makers=makers,
+        lse=lse_buffer,
+        arguments=None if signature is None else _arguments(call, signature, places),
         numbers=tuple(
-            Number(places[param.name], param)
+            Number.of(param, places[param.name])
             for param in spec.params
             if param.name in places and not isinstance(call.params[param.name], Tensor)
         ),
@@ -198,7 +264,17 @@ def make_recipe(
             for name, tensor in given.items()
             if tensor.numel()
         ),
+        sink=_sink(call.device).as_strided(lse_shape, lse_buffer.contiguous)
+        if lse_buffer.bytes <= SINK_BYTES
+        else None,
     )
+
+
+@cache
+def _sink(device: torch.device) -> Tensor:
+    """Memory that kernels of every stream write at once and nobody reads. It lives as long as the process, so that a
+    CUDA graph may keep writing there."""
+    return torch.empty(SINK_BYTES // 4, dtype=torch.float32, device=device)
 
 
 def _buffer(shape: tuple[int, ...], dtype: torch.dtype, given: Tensor | None) -> Buffer:
@@ -257,25 +333,57 @@ def _tma_strides(
     return None if tuple(strides) == tuple(given) else tuple(strides)
 
 
-Maker = Callable[[Sequence[Any]], Any]
-
-
-def _arguments(call: Call, signature: Signature, places: Mapping[str, int]) -> tuple[tuple[Maker, ...], bool]:
-    """What makes each argument after lse, and whether all of them are the same for every call of the layout."""
+def _arguments(call: Call, signature: Signature, places: Mapping[str, int]) -> Arguments:
     slots_k = slots_of(call, signature)
-    fixed: list[Any] = [slots_k, _pairs_per_section(call, signature, slots_k)]
-    makers: list[Maker] = [_constant(value) for value in fixed]
-    makers += [_capture(call.tensors[name], places[name]) for name in signature.captures]
+    constants: list[Any] = []
+    found: list[int] = []  # place of each argument, among values and constants
+    changes: list[tuple[int, Callable[[Any], Any]]] = []
+
+    def constant(value: Any) -> None:
+        found.append(len(places) + len(constants))
+        constants.append(value)
+
+    def given(name: str, change: Callable[[Any], Any] | None = None) -> None:
+        if change is not None:
+            changes.append((len(found), change))
+        found.append(places[name])
+
+    def tensor(name: str) -> None:
+        value = call.tensors[name]
+        is_bool = value.dtype is torch.bool
+        if value.numel() == 0:
+            one = torch.zeros(1, dtype=torch.uint8 if is_bool else value.dtype, device=value.device)
+            constant(one.as_strided([1] * value.dim(), [0] * value.dim()))
+        else:
+            given(name, _as_bytes if is_bool else None)
+
+    constant(slots_k)
+    constant(_pairs_per_section(call, signature, slots_k))
+    for name in signature.captures:
+        tensor(name)
     for argument in signature.params:
         value = call.params[argument.name]
+        kind = int if argument.is_int else float
         if argument.name not in places:
-            makers.append(_constant(int(value) if argument.is_int else float(value)))
+            constant(kind(value))
+        elif isinstance(value, Tensor):
+            given(argument.name, None if value.dim() else _as_vector)
         else:
-            makers.append(_parameter(places[argument.name], value, argument.is_int))
-    makers += [_constant(call.extents[axis]) for axis in signature.sizes]
-    makers += [_capture(call.tensors[name], places[name]) for name in signature.geometry]
-    varying = [*signature.captures, *signature.geometry, *(p.name for p in signature.params if p.name in places)]
-    return tuple(makers), not varying
+            given(argument.name, None if type(value) is kind else kind)
+    for axis in signature.sizes:
+        constant(call.extents[axis])
+    for name in signature.geometry:
+        tensor(name)
+    fixed = tuple(constants) if len(constants) == len(found) else None
+    return Arguments(itemgetter(*found), tuple(constants), tuple(changes), fixed)
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8)
+
+
+def _as_vector(tensor: Tensor) -> Tensor:
+    return tensor.reshape(1)
 
 
 def slots_of(call: Call, signature: Signature) -> int:
@@ -291,24 +399,3 @@ def _pairs_per_section(call: Call, signature: Signature, slots_k: int) -> int:
     group = call.extents["heads"] // call.extents[call.spec.kv_heads_axis]
     one = max(1, slots_k * signature.row_elements * call.tensors["k"].element_size())
     return group // signature.pack * max(1, L2_BYTES // one)
-
-
-def _constant(value: Any) -> Maker:
-    return lambda values: value
-
-
-def _capture(tensor: Tensor, place: int) -> Maker:
-    is_bool = tensor.dtype is torch.bool
-    if tensor.numel() == 0:
-        dtype = torch.uint8 if is_bool else tensor.dtype
-        one = torch.zeros(1, dtype=dtype, device=tensor.device)
-        return _constant(one.as_strided([1] * tensor.dim(), [0] * tensor.dim()))
-    if is_bool:
-        return lambda values: values[place].view(torch.uint8)
-    return lambda values: values[place]
-
-
-def _parameter(place: int, value: Value | None, is_int: bool) -> Maker:
-    if isinstance(value, Tensor):
-        return (lambda values: values[place]) if value.dim() == 1 else (lambda values: values[place].reshape(1))
-    return (lambda values: int(values[place])) if is_int else (lambda values: float(values[place]))

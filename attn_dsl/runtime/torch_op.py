@@ -7,7 +7,6 @@ Calls of plain tensors that nobody traces do not come this way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -167,15 +166,10 @@ def _attention_backward(
 ) -> list[Tensor]:
     """Gradients of the tensors that hold floats, by the reference."""
     spec = _find(key).spec
-    stream = torch.cuda.current_stream(grad_o.device) if grad_o.is_cuda else None
-
-    def work() -> list[Tensor]:
-        with torch.cuda.stream(stream), torch.enable_grad():
-            return _reference_gradients(spec, forms, grad_o, grad_lse, tensors, ints, floats)
-
-    # operators run below autograd, which the reference needs; a thread begins above it
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(work).result()
+    # Operators run below autograd, which the reference needs. Another thread would begin above it, and wait for ever
+    # where autograd's own thread of a GPU waits for this.
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False), torch.enable_grad():
+        return _reference_gradients(spec, forms, grad_o, grad_lse, tensors, ints, floats)
 
 
 def _reference_gradients(

@@ -177,6 +177,24 @@ def test_axes_of_extent_1_may_have_any_stride():
         assert right(compiled, odd)
 
 
+def test_an_lse_that_nobody_asks_for_is_nobodys():
+    """It has no memory of its own, so it is never handed out."""
+    spec = attn_dsl.parse(HEAD + "mask = kv_idx <= q_pos", name="causal")
+    tensors = random_inputs(spec, SIZES).tensors
+    with stand_in(spec) as made:
+        compiled = attn_dsl.compile(spec, target="sm90")
+        o, lse = compiled(**tensors, return_lse=True)
+        before = lse.clone()
+        assert all(torch.equal(compiled(**tensors), o) for _ in range(2))
+        other = {**tensors, "q": -tensors["q"]}
+        compiled(**other)
+        assert torch.equal(lse, before)
+        again = compiled(**tensors, return_lse=True)[1]
+        assert torch.equal(again, before)
+        assert again.data_ptr() != lse.data_ptr()
+        assert made.launches == 5
+
+
 def test_threads_share_a_compiled_object_and_its_kernel():
     """Eight threads call at once before anything is compiled: one kernel, and everybody's result is right."""
     together = threading.Barrier(8)
