@@ -1,12 +1,13 @@
 """Which specs of examples/ a kernel computes on its virtual device, by dtype and head dimension: one table.
 
-A cell is one kernel and eleven launches of other lengths, under random schedules, with outputs full of NaN before and
-every finding an error (tests/support/kernel_matrix.py says when a launch is right). It shows how many passed, or `-`
-where a spec fixes another head dimension. Below the table: what failed, and what the target refuses, with the reason.
+A cell is one kernel and up to eleven launches of other lengths, under random schedules, with outputs full of NaN before
+and every finding an error (tests/support/kernel_matrix.py says when a launch is right). It shows how many passed, or
+`-` where a spec fixes another head dimension. Below the table: what failed, and what the target refuses, with the
+reason.
 
-    python benchmarks/sm100_gallery.py [--target sm90] [--dims 64,128] [--dtypes bf16,f16] [--json FILE] [SPEC ...]
+    python benchmarks/sm100_gallery.py [--target sm90] [--columns bf16:64,f16:128] [--lengths 4] [--json FILE] [SPEC ...]
 
-With `--json` results are kept in FILE, and cells that are in it already are not run again.
+Columns are run one after the other. With `--json` results are kept in FILE, and cells that are in it are not run again.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class Result:
     """One cell: how many launches passed, and what the first that did not says."""
 
     passed: int = 0
-    of: int = len(matrix.LENGTHS)
+    of: int = 0
     wrong: str = ""
     refused: str = ""
 
     @property
     def ok(self) -> bool:
-        return self.passed == self.of
+        return self.passed == self.of > 0
 
 
 @dataclass
@@ -63,14 +64,22 @@ class Results:
             self.path.write_text(json.dumps({name: vars(value) for name, value in self.found.items()}, indent=1))
 
 
-def measure(cell: Cell, target: str, sender: Connection, seconds: int) -> None:
+def lengths_of(cell: Cell, count: int) -> list[tuple[int, tuple[int, int]]]:
+    """`count` of all lengths, with their places; which, takes turns from cell to cell."""
+    first = matrix.SPECS.index(cell.spec) * 3 + cell.dim // 8
+    places = {(first + 3 * turn) % len(matrix.LENGTHS) for turn in range(count)}
+    return [(place, matrix.LENGTHS[place]) for place in sorted(places)]
+
+
+def measure(cell: Cell, target: str, sender: Connection, seconds: int, count: int) -> None:
     """Runs in a process of its own, which the system ends when it has used up its processor time."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     torch.set_num_threads(1)
     result = Result()
     try:
         kernels = matrix.kernels_of(cell, target)
-        for place, lengths in enumerate(matrix.LENGTHS):
+        for place, lengths in lengths_of(cell, count):
+            result.of += 1
             wrong = matrix.launch(kernels, cell, lengths, seed=place + 1, late=place % 3)
             result.passed += not wrong
             result.wrong = result.wrong or (f"{lengths}: {wrong}" if wrong else "")
@@ -81,10 +90,10 @@ def measure(cell: Cell, target: str, sender: Connection, seconds: int) -> None:
     sender.send(vars(result))
 
 
-def run(cell: Cell, target: str, seconds: int) -> Result:
+def run(cell: Cell, target: str, seconds: int, count: int) -> Result:
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=measure, args=(cell, target, sender, seconds))
+    process = context.Process(target=measure, args=(cell, target, sender, seconds, count))
     process.start()
     sender.close()
     try:
@@ -95,36 +104,30 @@ def run(cell: Cell, target: str, seconds: int) -> Result:
     return result
 
 
-def table(chosen: list[Cell], results: Results, dims: tuple[int, ...], dtypes: list[str]) -> Iterator[str]:
+def table(chosen: list[Cell], results: Results, columns: list[tuple[str, int]]) -> Iterator[str]:
     """Markdown."""
-    columns = [(dtype, dim) for dtype in dtypes for dim in dims]
     yield "| spec | " + " | ".join(f"{dtype} {dim}" for dtype, dim in columns) + " |"
     yield "|---|" + "---|" * len(columns)
     refused: dict[str, list[str]] = {}
     wrong, passed, failed = [], 0, 0
     for name in dict.fromkeys(cell.spec for cell in chosen):
-        mine = {(cell.dtype, cell.dim): results.found.get(str(cell)) for cell in chosen if cell.spec == name}
-        texts = []
-        for cell in (cell for cell in chosen if cell.spec == name):
-            result = results.found.get(str(cell))
-            if result is not None and result.refused:
+        found = {cell: results.found[str(cell)] for cell in chosen if cell.spec == name and str(cell) in results.found}
+        texts = {}
+        for cell, result in found.items():
+            texts[cell.dtype, cell.dim] = "refused" if result.refused else f"{result.passed}/{result.of}"
+            if result.refused:
                 refused.setdefault(f"{name}: {result.refused}", []).append(f"{cell.dtype} {cell.dim}")
-            elif result is not None and result.wrong:
+            elif result.wrong:
                 wrong.append(f"{cell}: {result.wrong}")
-        for column in columns:
-            result = mine.get(column)
-            texts.append("-" if result is None else "refused" if result.refused else f"{result.passed}/{result.of}")
-        done = [result for result in mine.values() if result is not None]
-        ran = [result for result in done if not result.refused]
-        if ran and all(result.ok for result in ran):
-            passed += 1
-        elif ran:
-            failed += 1
-        if done:
-            yield f"| {name} | " + " | ".join(texts) + " |"
-    yield f"\n{passed} specs pass wherever they are taken, {failed} fail somewhere."
-    yield "\nRefused:\n"
-    yield from (f"- {reason} ({', '.join(where)})" for reason, where in refused.items())
+        ran = [result for result in found.values() if not result.refused]
+        passed += bool(ran) and all(result.ok for result in ran)
+        failed += not all(result.ok for result in ran)
+        if any(column in texts for column in columns):
+            yield f"| {name} | " + " | ".join(texts.get(column, "-") for column in columns) + " |"
+    yield f"\n{passed} specs pass in every cell that was run, {failed} fail somewhere."
+    if refused:
+        yield "\nRefused:\n"
+        yield from (f"- {reason} ({', '.join(where)})" for reason, where in refused.items())
     if wrong:
         yield "\nWrong:\n"
         yield from (f"- {line}" for line in wrong)
@@ -134,26 +137,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("specs", nargs="*", help="names of examples (default: all)")
     parser.add_argument("--target", default="sm100", choices=tuple(KERNEL_TARGETS))
-    parser.add_argument("--dims", default=",".join(map(str, matrix.DIMS)))
-    parser.add_argument("--dtypes", default=",".join(matrix.DTYPES))
+    every = ",".join(f"{dtype}:{dim}" for dim in matrix.DIMS for dtype in matrix.DTYPES)
+    parser.add_argument("--columns", default=every, help="dtypes and head dimensions")
+    parser.add_argument("--lengths", type=int, default=len(matrix.LENGTHS), help="launches of a cell")
     parser.add_argument("--json", type=Path, help="keeps results, and goes on where they end")
     parser.add_argument("--seconds", type=int, default=300, help="processor time of a cell")
     parser.add_argument("--table", action="store_true", help="runs nothing, prints the table of what is kept")
     options = parser.parse_args()
-    dims, dtypes = tuple(map(int, options.dims.split(","))), options.dtypes.split(",")
+    columns = [(dtype, int(dim)) for dtype, _, dim in (name.partition(":") for name in options.columns.split(","))]
     wanted = options.specs or matrix.SPECS
     chosen = [
         cell
         for cell in matrix.cells()
-        if cell.spec in wanted and cell.dtype in dtypes and (cell.dim in dims or cell.dim not in matrix.DIMS)
+        if cell.spec in wanted and ((cell.dtype, cell.dim) in columns or cell.dim not in matrix.DIMS)
     ]
     results = Results(options.json)
-    for cell in chosen if not options.table else ():
+    order = {column: place for place, column in enumerate(columns)}
+    for cell in sorted(chosen, key=lambda cell: order.get((cell.dtype, cell.dim), 0)) if not options.table else ():
         if str(cell) not in results.found:
-            result = run(cell, options.target, options.seconds)
+            result = run(cell, options.target, options.seconds, options.lengths)
             results.keep(cell, result)
             print(f"{cell}: {result.refused or result.wrong or 'ok'}", file=sys.stderr, flush=True)
-    print("\n".join(table(chosen, results, dims, dtypes)))
+    print("\n".join(table(chosen, results, columns)))
     return int(any(result.wrong for result in results.found.values()))
 
 

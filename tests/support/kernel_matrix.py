@@ -70,6 +70,7 @@ SMALL = {
     "tiles_h": 2,
     "tiles_w": 1,
 }
+POSITIVE = ("strength", "rate")  # captures that a logarithm needs to be so
 LSE_BOUND = 2e-4  # absolute
 ROOM = 8  # elements after each row of q, k and v, full of NaN
 
@@ -139,6 +140,7 @@ def call_of(spec: AttentionSpec, cell: Cell, lengths: tuple[int, int], seed: int
     params = {param.name: SMALL[param.name] for param in spec.params if param.name in SMALL and param.per is None}
     inputs = random_inputs(spec, extents, seed=seed, given=params)
     tensors = {name: _spread(t, seed) if name in ("q", "k", "v") else t for name, t in inputs.tensors.items()}
+    tensors |= {name: tensors[name].abs() for name in POSITIVE if name in tensors}
     return bind(spec, (), {**tensors, **inputs.params}, False)
 
 
