@@ -21,12 +21,16 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 SOURCES = {"attn_dsl": "attn_dsl", "lowering": "attn_dsl.lowering", "kernels": "attn_dsl.kernels"}
 # Files the package reads at run time, or compiles, besides its modules.
-DATA = ("*.lark", "*.attn", "*.c", "*.h", "py.typed")
+DATA = ("*.lark", "*.attn", "*.tmLanguage.json", "*.c", "*.h", "py.typed")
 
 # Not requirements of the package: what is imported without them is what `pip install attn-dsl` gives.
-NOT_REQUIRED = ("PIL", "cuda", "cutlass", "hypothesis", "numpy", "pytest", "transformers", "triton", "tvm_ffi")
+NOT_REQUIRED = ("PIL", "cuda", "cutlass", "hypothesis", "numpy", "pygments", "pytest", "transformers", "triton", "tvm_ffi")
 # Modules that need an extra, by prefix: the extra and the package whose absence they report.
-NEEDS_EXTRA = {"attn_dsl.kernels.": ("cute", {"cutlass", "cuda", "tvm_ffi"})}
+NEEDS_EXTRA = {
+    "attn_dsl.kernels.": ("cute", {"cutlass", "cuda", "tvm_ffi"}),
+    "attn_dsl.integrations.transformers": ("transformers", {"transformers"}),
+    "attn_dsl.highlight.lexer": ("highlight", {"pygments"}),
+}
 
 # Runs in the fresh environment. Prints {module: None, or the name of the package it misses} and where they lie.
 WALK = """
