@@ -14,7 +14,7 @@ A node is a leaf or an application of one operator of `OPERATORS`. Leaves:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from .operators import I64_MAX, I64_MIN, OPERATORS
 from .types import BOOL, FLOAT, INT, ValueType
@@ -63,8 +63,11 @@ class Expr:
         return self.op == "const"
 
 
-def children_first(roots: Iterable[Expr]) -> Iterator[Expr]:
-    """Every distinct node below `roots` once, operands before their users, without recursion."""
+def children_first(roots: Iterable[Expr], known: Container[Expr] = ()) -> Iterator[Expr]:
+    """Every distinct node below `roots` once, operands before their users, without recursion.
+
+    Nodes of `known` are taken for leaves.
+    """
     done: set[Expr] = set()
     for root in roots:
         stack: list[tuple[Expr, bool]] = [(root, False)]
@@ -77,7 +80,8 @@ def children_first(roots: Iterable[Expr]) -> Iterator[Expr]:
                 yield node
             else:
                 stack.append((node, True))
-                stack.extend((argument, False) for argument in reversed(node.args))
+                if node not in known:
+                    stack.extend((argument, False) for argument in reversed(node.args))
 
 
 class ExprBuilder:

@@ -22,6 +22,7 @@ class Fragment:
     stride: int  # columns from one group of `width` to the next; a power of two
     count: int  # columns of a row
     base: Any  # Int32: the first column, below `stride`
+    steps: tuple[int, ...] | None = None  # rows from the first to each; None: not known while tracing
     heads: tuple[Any, ...] | None = None  # Int32: query head of each row; None: all rows are of the work tile's head
 
     def offset(self, j: int) -> int:

@@ -7,8 +7,9 @@ body of a dynamic branch or loop starts with `scope.fresh()`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from cutlass import Float32, Int32
@@ -19,6 +20,7 @@ from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, satur
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.pairs import Pair, each
 from attn_dsl.lowering.forward import CaptureArgument, ForwardPlan
+from attn_dsl.lowering.forward.distances import DISTANCE
 from attn_dsl.lowering.forward.logits import BASE, STEP
 
 ROW, COLUMN, SCORE = "row", "column", "score"
@@ -28,6 +30,7 @@ _VARIABLES = {
     "q_pos": frozenset({ROW}),
     "kv_idx": frozenset({COLUMN}),
     STEP: frozenset({COLUMN}),
+    DISTANCE: frozenset({COLUMN}),  # evaluated at a place of its own
     "score": frozenset({SCORE}),
 }
 _PER = {"heads": "h", "kv_heads": "kv_h", "batch": "b"}
@@ -74,14 +77,21 @@ class Place:
 
 
 def dependences(
-    nodes: Iterable[Expr], by_row: frozenset[str] = NOTHING, by_column: frozenset[str] = NOTHING
+    nodes: Iterable[Expr],
+    by_row: frozenset[str] = NOTHING,
+    by_column: frozenset[str] = NOTHING,
+    known: Container[Expr] = (),
 ) -> dict[Expr, frozenset[str]]:
     """What each node below `nodes` changes with inside a tile.
 
-    `by_row` and `by_column` are further leaves that change with the row and with the column.
+    `by_row` and `by_column` are further leaves that change with the row and with the column; nodes of `known` change
+    with both, and what is below them is left out.
     """
     found: dict[Expr, frozenset[str]] = {}
-    for node in children_first(nodes):
+    for node in children_first(nodes, known):
+        if node in known:
+            found[node] = frozenset({ROW, COLUMN})
+            continue
         own = _VARIABLES.get(str(node.attr), NOTHING) if node.op == "var" else NOTHING
         if node.op in ("var", "param") and node.attr in by_row:
             own = frozenset({ROW})
@@ -146,17 +156,23 @@ class Scope:
         return Place(Pair(low.index, high.index), base=low.base, step=Pair(low.step, high.step))
 
     def evaluate(
-        self, roots: Iterable[Expr], row: Place | None = None, column: Place | None = None, score: Any = None
+        self,
+        roots: Iterable[Expr],
+        row: Place | None = None,
+        column: Place | None = None,
+        score: Any = None,
+        known: Mapping[Expr, Any] = MappingProxyType({}),
     ) -> list[Any]:
         """The values of `roots` at a row, a column and a score, as far as they depend on them.
 
-        With a pair of columns `score` is a Pair, and so is what depends on either.
+        `known` holds values of nodes at this row and column. With a pair of columns `score` is a Pair, and so is what
+        depends on either.
         """
         algebra = CuteAlgebra(self.plan.wide)
         wanted = list(roots)
-        here: dict[Any, Any] = {}
+        here: dict[Any, Any] = dict(known)
         whole = column is not None and column.base is None
-        depends = dependences(wanted, self._by_row, frozenset({BASE}) if whole else NOTHING)
+        depends = dependences(wanted, self._by_row, frozenset({BASE}) if whole else NOTHING, known)
 
         def kept(node: Expr) -> dict[Any, Any]:
             on = depends[node]
@@ -216,7 +232,7 @@ class Scope:
         if name in ("q_idx", "q_pos"):
             assert row is not None
             return row.index if name == "q_idx" else row.index + self.uniform(self.plan.shift)[0]
-        if name in ("kv_idx", BASE, STEP):
+        if name in ("kv_idx", BASE, STEP, DISTANCE):
             assert column is not None
             return column.part(name)
         return score if name == "score" else self._index(name, row)

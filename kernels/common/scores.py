@@ -6,6 +6,7 @@ from typing import Any
 
 from cutlass import Int32
 
+from attn_dsl.kernels.common.distances import Distances
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.leaves import COLUMN, Scope, needs_inside
 from attn_dsl.kernels.common.pairs import Pair
@@ -42,7 +43,9 @@ def score_scores(
                 both = value if isinstance(value, Pair) else Pair(value, value)
                 scores[place, j], scores[place, j + 1] = both.low, both.high
         return
+    distances = Distances(plan, scope, fragment, start)
     for j in range(fragment.count):
         column = scope.column(start, fragment.offset(j), clamp=clamp)
         for place, row in enumerate(rows):
-            (scores[place, j],) = scope.evaluate([plan.logit], row=row, column=column, score=scores[place, j])
+            known = distances.at(place, j)
+            (scores[place, j],) = scope.evaluate([plan.logit], row, column, scores[place, j], known)

@@ -100,7 +100,8 @@ def step(
     """One tile: its scores, the output of the tile before, then its weights. `state` is the ring's place before."""
     qk, pv = products
     queries, keys, values, weights = operands
-    scores, output, reference, row_sum = accumulators
+    scores, output, statistics = accumulators
+    reference, base, row_sum = statistics
     _, k_pipe, v_pipe = pipes
     before = state.clone()
     state.advance()
@@ -116,11 +117,11 @@ def step(
     warpgroup.wait_group(0)
     v_pipe.consumer_release(before)
     sums = weigh(scores, weights, reference, scale)
-    if cute.arch.vote_all_sync(reference_serves(sums)):
+    if cute.arch.vote_any_sync(reference_serves(sums, reference, base) == Boolean(False)):
+        move_reference(scores, weights, output, statistics, Float32(1.0))
+    else:
         for row in cutlass.range_constexpr(ROWS_PER_THREAD):
             row_sum[row] = row_sum[row] + sums[row]
-    else:
-        move_reference(scores, weights, output, reference, row_sum, scale)
     return state
 
 
@@ -150,10 +151,10 @@ def consume_tiles(
     scores = cute.make_rmem_tensor(qk.partition_shape_C((plan.tile_q, plan.tile_k)), Float32)
     output = cute.make_rmem_tensor(pv.partition_shape_C((plan.tile_q, plan.dim_v_padded)), Float32)
     weights = pv_part.make_fragment_A(pv.partition_shape_A((plan.tile_q, plan.tile_k)))
-    reference = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
-    row_sum = cute.make_rmem_tensor(ROWS_PER_THREAD, Float32)
+    reference, base, row_sum = (cute.make_rmem_tensor(ROWS_PER_THREAD, Float32) for _ in range(3))
     output.fill(0.0)
-    reference.fill(-Float32.inf)
+    reference.fill(0.0)
+    base.fill(-Float32.inf)
     row_sum.fill(0.0)
 
     own = group * ROWS + lane // 32 * 16 + lane % 32 // 4
@@ -165,6 +166,7 @@ def consume_tiles(
         count=plan.tile_k // 4,
         base=lane % 4 * COLUMNS_PER_STEP,
         heads=heads,
+        steps=(0, ROW_STEP) if const_expr(plan.pack == 1) else None,
     )
     (scale,) = scope.fresh().uniform(plan.scale)
     scale = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
@@ -177,7 +179,7 @@ def consume_tiles(
         if const_expr(barriers.turn):
             if group == len(barriers.turn) - 1:
                 pass_turn(barriers, group)
-        operands, accumulators = (queries, keys, values, weights), (scores, output, reference, row_sum)
+        operands, accumulators = (queries, keys, values, weights), (scores, output, (reference, base, row_sum))
         fixed = (plan, barriers, scope, fragment, products, operands, accumulators, pipes, group, scale)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, plan.stages)
         k_pipe.consumer_wait(state)
@@ -187,7 +189,7 @@ def consume_tiles(
         warpgroup.wait_group(0)
         k_pipe.consumer_release(state)
         score_and_mask(plan, scope, fragment, scores, n, True)
-        move_reference(scores, weights, output, reference, row_sum, scale, first=True)
+        move_reference(scores, weights, output, accumulators[2], scale, first=True)
         if const_expr(may_end_early(plan)):
             v_pipe.consumer_wait(state)
             clear_values(plan, barriers, sV[None, None, state.index], scope.seq_k - n * plan.tile_k, thread)
@@ -214,7 +216,7 @@ def consume_tiles(
             sink = ending.evaluate([plan.sink], row=ending.rows(fragment)[row])[0] * LOG2_E
             if const_expr(plan.partial):  # it joins the denominator once
                 sink = cutlass.select_(work.split[0] == 0, sink, -Float32.inf)
-        factor, logarithm = finish_softmax(reference[row], row_sum[row], sink)
+        factor, logarithm = finish_softmax(base[row], row_sum[row], sink)
         factors.append(factor)
         lse.append(logarithm)
     rescale(output, factors)

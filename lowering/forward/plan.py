@@ -12,6 +12,7 @@ from typing import Any
 
 from attn_dsl.expr import Expr
 from attn_dsl.expr.text import to_text
+from attn_dsl.lowering.forward.distances import DistanceTerm
 from attn_dsl.spec.model import Lengths, Paging
 
 WARPGROUP = 128  # threads
@@ -126,6 +127,7 @@ class ForwardPlan:
     mask: MaskPlan
     score: Expr  # float over the leaf `score`
     logit: Expr  # score * log2(e) over the leaf `score` as the plain dot product, as the kernel computes it
+    distances: tuple[DistanceTerm, ...]  # terms of `logit` that rows of one head share; a target may leave them be
     scale: Expr  # float, the same for all rows, heads and batch entries
     sink: Expr | None  # float of head and batch entry
     shift: Expr  # q_pos - q_idx, an int of the batch entry
@@ -186,7 +188,8 @@ class ForwardPlan:
     def expressions(self) -> tuple[Expr, ...]:
         """Every expression that the kernel evaluates."""
         sink = () if self.sink is None else (self.sink,)
-        return (self.mask.mask, self.logit, self.scale, *sink, self.shift, *piece_expressions(self.mask))
+        distances = (term.of_distance for term in self.distances)
+        return (self.mask.mask, self.logit, *distances, self.scale, *sink, self.shift, *piece_expressions(self.mask))
 
 
 def piece_expressions(mask: MaskPlan) -> tuple[Expr, ...]:

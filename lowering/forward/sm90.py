@@ -10,6 +10,7 @@ from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
 from attn_dsl.expr import Expr, ExprBuilder, children_first
 from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, static_intervals
 from attn_dsl.expr.operators import I32_MAX, I32_MIN
+from attn_dsl.lowering.forward.distances import DISTANCE, distance_terms
 from attn_dsl.lowering.forward.logits import BASE, STEP, logit
 from attn_dsl.lowering.forward.masks import mask_plan
 from attn_dsl.lowering.forward.paging import makes_boxes
@@ -144,6 +145,8 @@ class _Expressions:
 
     def ranges(self, leaf: Expr) -> Interval:
         """The range of a leaf; the parts of kv_idx may pass the last key by a tile."""
+        if leaf.op == "var" and leaf.attr == DISTANCE:
+            return IntInterval(1 - MAX_SEQUENCE, MAX_SEQUENCE - 1)
         if leaf.op == "var" and leaf.attr in (BASE, STEP):
             return IntInterval(0, MAX_SEQUENCE + MAX_KEYS if leaf.attr == BASE else MAX_KEYS)
         return self._ranges.leaf(leaf)
@@ -160,7 +163,17 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     score, scale, shift = (known(root) for root in (spec.score, spec.scale, analysis.shift))
     sink = None if spec.sink is None else known(spec.sink)
     base_2 = logit(analysis.build, score, scale)
-    roots = [mask.mask, base_2, scale, shift, *([] if sink is None else [sink]), *piece_expressions(mask)]
+    distances = distance_terms(analysis.build, base_2, shift) if shape.pack == 1 else ()
+    over_distance = [term.of_distance for term in distances]
+    roots = [
+        mask.mask,
+        base_2,
+        *over_distance,
+        scale,
+        shift,
+        *([] if sink is None else [sink]),
+        *piece_expressions(mask),
+    ]
     nodes = list(children_first(roots))
     names = {kind: {str(node.attr) for node in nodes if node.op == kind} for kind in ("read", "param", "size")}
     padded = [-(-extent // 16) * 16 for extent in (shape.dim, shape.dim_v)]
@@ -187,6 +200,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         mask=mask,
         score=score,
         logit=base_2,
+        distances=distances,
         scale=scale,
         sink=sink,
         shift=shift,
