@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attn_dsl.lowering.forward.plan import BARRIER_BYTES, ELEMENT_BYTES, SHARED_ALIGNMENT, ForwardPlan
+from attn_dsl.spec.model import Lengths
 
 WARP = 32  # threads
 ROWS = 128  # queries of a tile: the m of one tcgen05.mma and the lanes of tensor memory
@@ -92,8 +93,23 @@ class Sm100Plan(ForwardPlan):
 
     @property
     def by_tma(self) -> bool:
-        """Whether rows of Q and O go by TMA: if a query tile ends with all packed heads of a query."""
+        """Whether rows of Q come by TMA: if a query tile ends with all packed heads of a query."""
         return ROWS % self.pack == 0
+
+    @property
+    def stores_boxes(self) -> bool:
+        """Whether rows of O go by TMA: as those of Q come, unless rows of another sequence follow."""
+        return self.by_tma and self.lengths_q.cu_seqlens is None
+
+    @property
+    def q_ends_early(self) -> bool:
+        """Whether an axis of queries can have slots without a query."""
+        return self.lengths_q != Lengths()
+
+    @property
+    def clears(self) -> bool:
+        """Whether rows of V that belong to no key of the sequence can follow its last one."""
+        return self.lengths_k.cu_seqlens is not None or self.lengths_k.used is not None
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -112,6 +128,7 @@ class Sm100Plan(ForwardPlan):
                 "weights are there, statistics are read and the output is rescaled",
             ),
             Edge("stats_full", SLOTS, (("softmax", softmax),), "statistics of rows are there"),
+            *((Edge("v_clear", 1, (("load", WARP),), "values end with zeros"),) if self.clears else ()),
             Edge("o_full", self.query_tiles, (("mma", 1),), "the output is complete; of one query tile, so far"),
             Edge("o_staged", self.query_tiles, (("correction", correction),), "the output lies in shared memory"),
         )

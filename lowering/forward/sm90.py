@@ -24,7 +24,6 @@ from attn_dsl.spec.proofs import Ranges
 TARGET = "sm90"
 OPERANDS = (DType.F16, DType.BF16)
 CAPTURES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8, DType.BOOL)
-WITH_LENGTHS = (TARGET,)  # targets whose templates know sequences that do not fill their axis
 WITH_PAGING = (TARGET,)  # targets whose templates know pages
 WAY_OUT = "target='reference' runs every spec"
 
@@ -76,10 +75,6 @@ def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
         yield refuse(f"'{spec.views[0].name}' is a view", "give k and v as tensors of their own")
     if spec.paging is not None and target not in WITH_PAGING:
         yield refuse("k and v lie in pages")
-    for side, lengths in (("q", spec.lengths_q), ("k", spec.lengths_k)):
-        for key in () if target in WITH_LENGTHS else ("cu_seqlens", "used", "left_pad"):
-            if getattr(lengths, key) is not None:
-                yield refuse(f"'lengths {side}' sets {key}; sequences fill their axis")
     dtypes = [spec.tensor(name).dtype for name in ("q", "k", "v")]
     for name, dtype in zip(("q", "k", "v"), dtypes, strict=True):
         if dtype not in OPERANDS:

@@ -2,15 +2,16 @@
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, const_expr
+from cutlass import Boolean, Float32, Int32, const_expr
 
 from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.softmax import LN_2, LOG2_E, normalised
 from attn_dsl.kernels.sm100.forward.epilogue import scatter_tile
 from attn_dsl.kernels.sm100.forward.load import gather_queries
 from attn_dsl.kernels.sm100.forward.turns import next_scores
-from attn_dsl.kernels.sm100.forward.visits import first_row_of, query_of, visits
+from attn_dsl.kernels.sm100.forward.visits import visits
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
+from attn_dsl.lowering.forward.sm100_plan import ROWS
 
 COLUMNS = 16  # of the output at a time
 
@@ -43,6 +44,7 @@ def stage(
     place: cutlass.Constexpr[int],
     factor: Float32,
     visited: cutlass.Constexpr[bool],
+    is_there: Boolean,
     thread: Int32,
 ) -> None:
     """Writes this thread's row of the output, times `factor` and rounded, to shared memory; zeros if there is none."""
@@ -56,6 +58,9 @@ def stage(
             row = load_row(memory, first + column, COLUMNS, COLUMNS, thread)
             cute.arch.fence_view_async_tmem_load()
             scaled(row, factor)
+            if const_expr(plan.q_ends_early):
+                for element in cutlass.range_constexpr(COLUMNS):
+                    row[element] = cutlass.select_(is_there, row[element], Float32(0.0))
             rounded.store(row.load().to(sO.element_type))
         else:
             rounded.fill(0.0)
@@ -66,27 +71,27 @@ def stage(
 
 @cute.jit
 def correct_tiles(
-    plan: cutlass.Constexpr,
+    work: cutlass.Constexpr,
     scope: cutlass.Constexpr,
     barriers: cutlass.Constexpr,
     memory: cute.Pointer,
     statistics: cute.Tensor,
-    queries: Values,
-    outputs: Values,
-    mLSE: cute.Tensor,
-    tile: Int32,
+    plain: Values,
+    tiles: Values,
     thread: Int32,
 ) -> None:
     """Rescales and finishes all query tiles; a thread works on one row of each.
 
-    `queries` are mQ and its tiles in shared memory, `outputs` mO and its tiles. Bit i of `begun` and `turns` is of
-    query tile i: there is an output, the parity of the phase in which its next statistics come.
+    `plain` are the rows of the sequence in Q, O and LSE, `tiles` the tiles of Q and O in shared memory. Bit i of
+    `begun` and `turns` is of query tile i: there is an output, the parity of the phase in which its next statistics
+    come.
     """
-    mQ, q_tiles = queries
-    mO, o_tiles = outputs
-    seen = visits(plan, scope.fresh(), tile)
+    plan = work.plan
+    mQ, mO, mLSE = plain
+    q_tiles, o_tiles = tiles
+    seen = visits(work, scope.fresh())
     if const_expr(not plan.by_tma):
-        gather_queries(plan, scope, barriers, mQ, q_tiles, seen, tile, thread)
+        gather_queries(work, barriers, mQ, q_tiles, seen, thread)
     following, sees, n = seen.following, seen.sees, seen.first
     begun, turns = Int32(0), Int32(0)
     slot, last_output = Int32(0), Int32(1)  # with one query tile: the slot of the scores, the parity of the last output
@@ -120,25 +125,26 @@ def correct_tiles(
         at = slot if const_expr(plan.keys_ahead) else place
         barriers.wait("stats_full", at, turns >> place & 1)
         largest, total = statistics[thread, at, 0], statistics[thread, at, 1]
-        row = first_row_of(plan, tile, place) + thread
-        q_idx = query_of(plan, row)
-        head = scope.h if const_expr(plan.pack == 1) else scope.h + row - q_idx * plan.pack
+        q_idx, head = work.row(place * ROWS + thread)
+        is_there = q_idx < work.q.count
         sink = None
         if const_expr(plan.sink is not None):
             ending = scope.fresh()
             sink = ending.evaluate([plan.sink], row=ending.row(q_idx, head))[0] * LOG2_E
         factor, lse = normalised(largest, total, sink)
-        if q_idx < scope.seq_q:
-            mLSE[q_idx, head, scope.b] = lse if const_expr(plan.lse_base == "2") else lse * LN_2
+        if const_expr(plan.q_ends_early):
+            lse = cutlass.select_(is_there, lse, -Float32.inf)
+        if q_idx < work.q.slots:
+            mLSE[q_idx, head] = lse if const_expr(plan.lse_base == "2") else lse * LN_2
         if begun & 1 << place != 0:
             barriers.wait("o_full", place, last_output if const_expr(plan.keys_ahead) else Int32(0))
             fence_after()
-            stage(plan, memory, o_tiles[place], place, factor, True, thread)
+            stage(plan, memory, o_tiles[place], place, factor, True, is_there, thread)
         else:
-            stage(plan, memory, o_tiles[place], place, factor, False, thread)
-        if const_expr(plan.by_tma):
+            stage(plan, memory, o_tiles[place], place, factor, False, is_there, thread)
+        if const_expr(plan.stores_boxes):
             # what threads wrote must be visible to the copy engine before it is told
             cute.arch.fence_view_async_shared()
         barriers.arrive("o_staged", place)
-        if const_expr(not plan.by_tma):
-            scatter_tile(plan, scope, barriers, mO, o_tiles[place], tile, place, thread)
+        if const_expr(not plan.stores_boxes):
+            scatter_tile(work, barriers, mO, o_tiles[place], place, thread)

@@ -6,28 +6,24 @@ from cutlass import Int32
 
 from attn_dsl.kernels.common.launch import Values, tma_copy
 from attn_dsl.kernels.pack_gqa import Packing, store_rows
-from attn_dsl.kernels.sm100.forward.visits import first_row_of, query_of
+from attn_dsl.kernels.sm100.forward.load import rows_from
 from attn_dsl.lowering.forward.sm100_plan import ROWS
 
 
 @cute.jit
 def store_tiles(
-    plan: cutlass.Constexpr,
-    scope: cutlass.Constexpr,
-    barriers: cutlass.Constexpr,
-    o_atom: cute.CopyAtom,
-    mO: cute.Tensor,
-    o_tiles: Values,
-    tile: Int32,
+    work: cutlass.Constexpr, barriers: cutlass.Constexpr, o_atom: cute.CopyAtom, mO: cute.Tensor, o_tiles: Values
 ) -> None:
-    """Stores the tiles as they are staged, as boxes. Rows past the sequence and padded columns are cut off by TMA."""
+    """Stores the tiles as they are staged, as boxes. Rows past the axis and padded columns are cut off by TMA."""
+    plan = work.plan
     packing = Packing(plan.pack, ROWS)
-    gO = cute.local_tile(mO[None, None, scope.b], (packing.box, plan.dim_v_padded), (None, 0))
+    gO = cute.local_tile(mO, (packing.box, plan.dim_v_padded), (None, 0))
     for place in cutlass.range_constexpr(plan.query_tiles):
         barriers.wait("o_staged", place, Int32(0))
-        if query_of(plan, first_row_of(plan, tile, place)) < scope.seq_q:
+        first, _ = work.row(place * ROWS)
+        if first < work.q.slots:
             target, source = tma_copy(o_atom, gO, cute.append_ones(o_tiles[place], up_to_rank=3))
-            box = packing.place(scope.h, tile * plan.query_tiles + place)
+            box = packing.place(work.head, work.tile * plan.query_tiles + place)
             cute.copy(o_atom, source[None, 0], target[None, box])
             cute.arch.cp_async_bulk_commit_group()
     cute.arch.cp_async_bulk_wait_group(0, read=True)
@@ -35,16 +31,13 @@ def store_tiles(
 
 @cute.jit
 def scatter_tile(
-    plan: cutlass.Constexpr,
-    scope: cutlass.Constexpr,
+    work: cutlass.Constexpr,
     barriers: cutlass.Constexpr,
     mO: cute.Tensor,
     o_tile: cute.Tensor,
-    tile: Int32,
     place: cutlass.Constexpr[int],
     thread: Int32,
 ) -> None:
     """Stores one staged tile row by row. Run by the correction warpgroup, which has staged it."""
     barriers.wait("o_staged", place, Int32(0))
-    rows = Packing(plan.pack, ROWS).view(mO[None, None, scope.b], scope.h)
-    store_rows(rows, o_tile, first_row_of(plan, tile, place), thread, ROWS)
+    store_rows(rows_from(work, mO), o_tile, work.skipped + place * ROWS, thread, ROWS)

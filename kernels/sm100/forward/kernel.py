@@ -20,7 +20,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from attn_dsl.kernels.common.launch import ELEMENTS, Values, ordered, split_arguments, tile_layout
 from attn_dsl.kernels.common.leaves import Scope
-from attn_dsl.kernels.common.scheduler import tile_of_block
+from attn_dsl.kernels.common.lengths import blocks, of_keys, of_lse, of_queries, sequences, work_of_block
 from attn_dsl.kernels.mma_sm100_desc import start_address
 from attn_dsl.kernels.pack_gqa import Packing
 from attn_dsl.kernels.sm100.forward.barriers import Barriers
@@ -84,8 +84,9 @@ class Forward:
         Args:
             mQ, mK, mV, mO, mLSE: in the axis orders of the plan; the inner axis of the first four has stride 1, their
                 other strides are multiples of 16 bytes.
-            arguments: the number of keys, which may be 0 where K and V have a row; the number of (head, batch) pairs
-                whose K and V share the L2 cache, at least 1; then captures, parameters and extents as in the plan.
+            arguments: the extent of the keys' row axis, which may be 0 where K and V have a row; the number of (head,
+                batch) pairs whose K and V share the L2 cache, at least 1; then captures, parameters, extents and
+                lengths as in the plan.
         """
         plan = self.plan
         element, o_element = ELEMENTS[plan.dtype], ELEMENTS[plan.o_dtype]
@@ -97,25 +98,27 @@ class Forward:
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
         k_atom, k_tensor = cpasync.make_tiled_tma_atom(load, mK, k_layout, (plan.tile_k, plan.k_part))
         v_atom, v_tensor = cpasync.make_tiled_tma_atom(load, mV, v_layout, (plan.tile_k, plan.v_part))
-        q_atom, q_tensor, o_atom, o_tensor = None, mQ, None, mO
+        q_atom, q_tensor, o_atom, o_tensor = None, None, None, None
         if const_expr(plan.by_tma):
-            rows = Packing(plan.pack, ROWS).box
-            q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (rows, plan.dim_padded))
-            o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_layout, (rows, plan.dim_v_padded))
-        heads, seq_q = mQ.shape[0]
-        tiles = cute.ceil_div(seq_q * plan.pack, plan.tile_q)
+            box = (Packing(plan.pack, ROWS).box, plan.dim_padded)
+            q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, box)
+        if const_expr(plan.stores_boxes):
+            box = (Packing(plan.pack, ROWS).box, plan.dim_v_padded)
+            o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_layout, box)
+        heads, slots_q = mQ.shape[0]
+        batch = sequences(plan, split_arguments(plan, arguments[2:]), mQ.shape[2])
         self.kernel(
             (q_atom, k_atom, v_atom, o_atom),
             (q_tensor, k_tensor, v_tensor, o_tensor),
             (q_layout, k_layout, v_layout, o_layout),
-            mLSE,
+            (mQ, mO, mLSE),
             arguments,
-            seq_q,
+            batch,
             heads // mK.shape[2],
             operands(plan, element, q_layout, k_layout, v_layout),
             shared_storage(plan, element),
         ).launch(
-            grid=(tiles * (heads // plan.pack) * mQ.shape[2], 1, 1),
+            grid=(blocks(plan, heads, batch, slots_q), 1, 1),
             block=(plan.threads, 1, 1),
             stream=stream,
             min_blocks_per_mp=1,
@@ -127,9 +130,9 @@ class Forward:
         atoms: Values,
         tensors: Values,
         layouts: Values,
-        mLSE: cute.Tensor,
+        plain: Values,
         arguments: Values,
-        seq_q: Int32,
+        batch: Int32,
         group: Int32,
         products: cutlass.Constexpr,
         Shared: cutlass.Constexpr,
@@ -137,11 +140,8 @@ class Forward:
         """The query tiles of one thread block."""
         plan = self.plan
         element, o_element = ELEMENTS[plan.dtype], ELEMENTS[plan.o_dtype]
-        q_atom, k_atom, v_atom, o_atom = atoms
-        mQ, mK, mV, mO = tensors
         q_layout, k_layout, v_layout, o_layout = layouts
-        mma, load, epilogue = (plan.role(name).first for name in ("mma", "load", "epilogue"))
-        correction = plan.role("correction").first
+        mma, load = plan.role("mma").first, plan.role("load").first
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         storage = cutlass.memory.SmemAllocator().allocate(Shared)
         barriers = Barriers(plan, storage.barriers.data_ptr())
@@ -171,37 +171,67 @@ class Forward:
         sV = ring_tensor(plan, storage.ring.data_ptr(), v_layout, element)
         statistics = storage.statistics.get_tensor(cute.make_layout((ROWS, SLOTS, STATISTICS)))
 
-        seq_k, pairs_per_section = arguments[:2]
-        tiles = cute.ceil_div(seq_q * plan.pack, plan.tile_q)
-        heads, batch = mQ.shape[0][0] // plan.pack, mQ.shape[2]
-        tile, place, entry = tile_of_block(tiles, heads, batch, pairs_per_section, plan.order == "longest_first")
-        head = place * plan.pack
-        scope = Scope(plan, split_arguments(plan, arguments[2:]), entry, head, head // group, seq_q, seq_k)
-        thread = cute.arch.thread_idx()[0] % ROWS
-        if warp < correction:
-            cute.arch.setmaxregister_increase(plan.registers_consumer)
-            query_tile = warp // (ROWS // WARP)
-            softmax_tiles(plan, scope, barriers, memory, statistics, element, tile, query_tile, thread)
-        elif warp < mma:
-            cute.arch.setmaxregister_decrease(plan.registers_correction)
-            queries, outputs = (mQ, q_tiles), (mO, o_tiles)
-            correct_tiles(plan, scope, barriers, memory, statistics, queries, outputs, mLSE, tile, thread)
-        else:
-            cute.arch.setmaxregister_decrease(plan.registers_producer)
-            if warp == mma:
-                starts = (
-                    [start_address(pointer.toint()) for pointer in [tensor.iterator for tensor in q_tiles]],
-                    start_address(storage.ring.data_ptr().toint()),
-                )
-                multiply = multiply_ahead if const_expr(plan.keys_ahead) else multiply_in_turns
-                multiply(plan, scope, barriers, products, memory.toint(), starts, tile)
-            elif warp == load:
-                load_tiles(plan, scope, barriers, (q_atom, k_atom, v_atom), (mQ, mK, mV), (q_tiles, sK, sV), tile)
-            elif warp == epilogue:
-                if const_expr(plan.by_tma):
-                    store_tiles(plan, scope, barriers, o_atom, mO, o_tiles, tile)
+        slots_k, pairs_per_section = arguments[:2]
+        known = split_arguments(plan, arguments[2:])
+        heads, slots_q = plain[0].shape[0]
+        work = work_of_block(plan, known, heads, batch, slots_q, slots_k, pairs_per_section)
+        kv_head = work.head // group
+        scope = Scope(plan, known, work.b, work.head, kv_head, work.q.count, work.k.count, work.q.packed, work.k.packed)
+        boxes = tuple(
+            None if tensor is None else of_queries(plan, tensor, work.q, work.b) for tensor in (tensors[0], tensors[3])
+        )
+        keys = tuple(of_keys(plan, tensor, work.k, kv_head, work.b) for tensor in tensors[1:3])
+        own = tuple(of_queries(plan, tensor, work.q, work.b) for tensor in plain[:2])
+        own = (*own, of_lse(plan, plain[2], work.q, work.b))
+        starts = (
+            [start_address(pointer.toint()) for pointer in [tensor.iterator for tensor in q_tiles]],
+            start_address(storage.ring.data_ptr().toint()),
+        )
+        shared = (q_tiles, o_tiles, sK, sV, statistics, memory, starts)
+        fixed = (work, scope, barriers, products, atoms, (boxes[0], *keys, boxes[1]), own, shared, warp)
+        if const_expr(not plan.q_ends_early):
+            self.attend(*fixed)
+        elif (work.first_row >= 0) & (work.first_row < work.q.slots):
+            self.attend(*fixed)
         fence_before()
         cute.arch.sync_threads()
         if warp == mma:
             fence_after()
             cute.arch.dealloc_tmem(memory, COLUMNS)
+
+    @cute.jit
+    def attend(
+        self,
+        work: cutlass.Constexpr,
+        scope: cutlass.Constexpr,
+        barriers: cutlass.Constexpr,
+        products: cutlass.Constexpr,
+        atoms: Values,
+        boxes: Values,
+        plain: Values,
+        shared: Values,
+        warp: Int32,
+    ) -> None:
+        """What each warp does for the query tiles of `work`. `boxes` and `plain` are the rows of its sequence: of Q, K,
+        V and O as TMA takes them, of Q, O and LSE as threads do."""
+        plan = self.plan
+        q_tiles, o_tiles, sK, sV, statistics, memory, starts = shared
+        first = {name: plan.role(name).first for name in ("correction", "mma", "load", "epilogue")}
+        thread = cute.arch.thread_idx()[0] % ROWS
+        if warp < first["correction"]:
+            cute.arch.setmaxregister_increase(plan.registers_consumer)
+            place, element = warp // (ROWS // WARP), ELEMENTS[plan.dtype]
+            softmax_tiles(work, scope, barriers, memory, statistics, element, place, thread)
+        elif warp < first["mma"]:
+            cute.arch.setmaxregister_decrease(plan.registers_correction)
+            correct_tiles(work, scope, barriers, memory, statistics, plain, (q_tiles, o_tiles), thread)
+        else:
+            cute.arch.setmaxregister_decrease(plan.registers_producer)
+            if warp == first["mma"]:
+                multiply = multiply_ahead if const_expr(plan.keys_ahead) else multiply_in_turns
+                multiply(work, scope, barriers, products, memory.toint(), starts)
+            elif warp == first["load"]:
+                load_tiles(work, scope, barriers, atoms[:3], boxes[:3], (q_tiles, sK, sV))
+            elif warp == first["epilogue"]:
+                if const_expr(plan.stores_boxes):
+                    store_tiles(work, barriers, atoms[3], boxes[3], o_tiles)

@@ -11,6 +11,7 @@ from cutlass import Int32, const_expr
 from cutlass.cute.nvgpu import tcgen05
 
 from attn_dsl.kernels.common.launch import Values
+from attn_dsl.kernels.sm100.forward.clear import wait_clear
 from attn_dsl.kernels.sm100.forward.turns import next_scores, parts
 from attn_dsl.kernels.sm100.forward.visits import visits
 from attn_dsl.kernels.sm100.operands import Operands
@@ -86,13 +87,12 @@ def commit(barriers: cutlass.Constexpr, name: cutlass.Constexpr[str], slot: Int3
 
 @cute.jit
 def multiply_in_turns(
-    plan: cutlass.Constexpr,
+    work: cutlass.Constexpr,
     scope: cutlass.Constexpr,
     barriers: cutlass.Constexpr,
     operands: cutlass.Constexpr[Operands],
     memory: Int32,
     starts: Values,
-    tile: Int32,
 ) -> None:
     """All products of a thread block with several query tiles, each with its own slot of scores. Run by one warp.
 
@@ -100,7 +100,8 @@ def multiply_in_turns(
     Bit i of `waiting`, `begun` and `turns` is of query tile i: weights are to come, there is an output, the parity of
     the phase in which its weights come.
     """
-    seen = visits(plan, scope.fresh(), tile)
+    plan = work.plan
+    seen = visits(work, scope.fresh())
     following, sees, n = seen.following, seen.sees, seen.first
     if n >= 0:
         keys, slot, parity = parts(plan, Int32(0), Int32(0), plan.k_parts)
@@ -114,6 +115,8 @@ def multiply_in_turns(
                 scores_of(barriers, operands, place, Int32(place), memory, starts, keys)
                 waiting |= 1 << place
         release(barriers, keys)
+        if const_expr(plan.clears):
+            wait_clear(plan, scope, barriers, n)
         n = following(n)
         while n >= 0:
             values, slot, parity = parts(plan, slot, parity, plan.v_parts)
@@ -150,16 +153,16 @@ def multiply_in_turns(
 
 @cute.jit
 def multiply_ahead(
-    plan: cutlass.Constexpr,
+    work: cutlass.Constexpr,
     scope: cutlass.Constexpr,
     barriers: cutlass.Constexpr,
     operands: cutlass.Constexpr[Operands],
     memory: Int32,
     starts: Values,
-    tile: Int32,
 ) -> None:
     """As `multiply_in_turns`, of a thread block with one query tile: the next scores are made before an output."""
-    seen = visits(plan, scope.fresh(), tile)
+    plan = work.plan
+    seen = visits(work, scope.fresh())
     following, n = seen.following, seen.first
     if n >= 0:
         keys, slot, parity = parts(plan, Int32(0), Int32(0), plan.k_parts)
@@ -168,7 +171,7 @@ def multiply_ahead(
         scores, turn = Int32(0), Int32(0)
         scores_of(barriers, operands, 0, scores, memory, starts, keys)
         release(barriers, keys)
-        begun = Int32(0)
+        first, begun = n, Int32(0)
         n = following(n)
         while n >= 0:
             new_keys, slot, parity = parts(plan, slot, parity, plan.k_parts)
@@ -177,6 +180,8 @@ def multiply_ahead(
             scores_of(barriers, operands, 0, scores ^ 1, memory, starts, new_keys)
             release(barriers, new_keys)
             wait_for(barriers, values)
+            if const_expr(plan.clears):
+                wait_clear(plan, scope, barriers, first)
             barriers.wait("p_full", scores, turn)
             fence_after()
             output_of(barriers, operands, 0, scores, memory, starts, values, begun)
@@ -187,6 +192,8 @@ def multiply_ahead(
             n = following(n)
         last_values, _, _ = parts(plan, slot, parity, plan.v_parts)
         wait_for(barriers, last_values)
+        if const_expr(plan.clears):
+            wait_clear(plan, scope, barriers, first)
         barriers.wait("p_full", scores, turn)
         fence_after()
         output_of(barriers, operands, 0, scores, memory, starts, last_values, begun)

@@ -19,9 +19,9 @@ from attn_dsl.kernels.common.scores import score_scores
 from attn_dsl.kernels.common.softmax import LOG2_E, exp2
 from attn_dsl.kernels.sm100.exp2 import Pair, exp2_pair
 from attn_dsl.kernels.sm100.forward.turns import last_scores, next_scores
-from attn_dsl.kernels.sm100.forward.visits import first_row_of, query_of, query_tile_bounds
+from attn_dsl.kernels.sm100.forward.visits import query_tile_bounds
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
-from attn_dsl.lowering.forward.sm100_plan import SLOT
+from attn_dsl.lowering.forward.sm100_plan import ROWS, SLOT
 
 CHAINS = 4  # independent chains of a maximum
 SUMS = 2  # independent chains of a sum, of pairs
@@ -65,11 +65,11 @@ def rounded(row: cute.Tensor, element: Any) -> cute.Tensor:
     return cute.recast_tensor(narrow, Float32)
 
 
-def fragment_of(plan: Any, scope: Any, row: Int32) -> Fragment:
-    """A thread's scores: all columns of one row, a pair of query and packed head."""
-    q_idx = query_of(plan, row)
-    heads = None if plan.pack == 1 else (scope.h + row - q_idx * plan.pack,)
-    return columns_of(Fragment((q_idx,), 1, 1, 1, Int32(0), heads), Int32(0), plan.tile_k)
+def fragment_of(work: Any, place: Int32) -> Fragment:
+    """A thread's scores: all columns of one row, counted in the thread block."""
+    q_idx, head = work.row(place)
+    heads = None if work.plan.pack == 1 else (head,)
+    return columns_of(Fragment((q_idx,), 1, 1, 1, Int32(0), heads), Int32(0), work.plan.tile_k)
 
 
 def columns_of(fragment: Fragment, first: Int32, count: int) -> Fragment:
@@ -157,21 +157,20 @@ def step(
 
 @cute.jit
 def softmax_tiles(
-    plan: cutlass.Constexpr,
+    work: cutlass.Constexpr,
     scope: cutlass.Constexpr,
     barriers: cutlass.Constexpr,
     memory: cute.Pointer,
     statistics: cute.Tensor,
     element: cutlass.Constexpr,
-    tile: Int32,
     place: Int32,
     thread: Int32,
 ) -> None:
     """The softmax of query tile `place`. Leaves reference and sum of each row in `statistics` (rows, slots, 2)."""
-    first_row = first_row_of(plan, tile, place)
-    bounds = query_tile_bounds(plan, scope.fresh(), first_row)
+    plan = work.plan
+    bounds = query_tile_bounds(work, scope.fresh(), place)
     last_visited, is_full = bounds.last_visited, bounds.is_full
-    fragment = fragment_of(plan, scope, first_row + thread)
+    fragment = fragment_of(work, place * ROWS + thread)
     (scale,) = scope.fresh().uniform(plan.scale)
     to_log2 = scale * LOG2_E if const_expr(plan.fold_scale) else Float32(1.0)
     fixed = (plan, scope, barriers, fragment, memory, statistics, element, to_log2, thread)

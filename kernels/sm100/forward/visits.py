@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cutlass
 from cutlass import Boolean, Int32
 
-from attn_dsl.kernels.common.algebra import choose, larger
+from attn_dsl.kernels.common.algebra import choose, larger, smaller
 from attn_dsl.kernels.common.leaves import Scope
+from attn_dsl.kernels.common.lengths import Work
 from attn_dsl.kernels.common.tiles import TileBounds, TileRange, tile_bounds
 from attn_dsl.lowering.forward.sm100_plan import ROWS, Sm100Plan
 
@@ -42,31 +42,24 @@ class Visits:
         return seen
 
 
-def visits(plan: Sm100Plan, scope: Scope, tile: Any) -> Visits:
-    """The visits of thread block `tile` (Int32) of a head. Whole warps call it."""
-    tiles = tuple(query_tile_bounds(plan, scope, first_row_of(plan, tile, place)) for place in range(plan.query_tiles))
+def visits(work: Work, scope: Scope) -> Visits:
+    """The visits of a thread block. Whole warps call it."""
+    assert isinstance(work.plan, Sm100Plan)
+    tiles = tuple(query_tile_bounds(work, scope, place) for place in range(work.plan.query_tiles))
     first = tiles[0].first
     for bounds in tiles[1:]:
         first = larger(first, bounds.first)
     return Visits(tiles, first)
 
 
-def first_row_of(plan: Sm100Plan, tile: Any, place: Any) -> Any:
-    """The first row, a pair of query and packed head, of query tile `place` in thread block `tile`."""
-    return tile * Int32(plan.tile_q) + place * Int32(ROWS)
-
-
-def query_tile_bounds(plan: Sm100Plan, scope: Scope, first_row: Any) -> TileBounds:
-    """The key tiles that the query tile beginning at `first_row` visits; past the sequence none."""
-    rows = scope.seq_q * Int32(plan.pack)
-    last_row = cutlass.min(first_row + Int32(ROWS), rows) - Int32(1)
-    is_there = first_row < rows
-    inside = choose(is_there, first_row, last_row)
-    bounds = tile_bounds(plan, scope, query_of(plan, inside), query_of(plan, last_row), ROWS)
+def query_tile_bounds(work: Work, scope: Scope, place: Any) -> TileBounds:
+    """The key tiles that query tile `place`, an int or an Int32, visits; past the sequence none."""
+    first, _ = work.row(place * ROWS)
+    last, _ = work.row(place * ROWS + (ROWS - 1))
+    last = smaller(last, work.q.count - Int32(1))
+    is_there = first <= last
+    # rows that there are, for what is read at them
+    last = larger(last, Int32(0))
+    bounds = tile_bounds(work.plan, scope, smaller(first, last), last, ROWS)
     seen = tuple(TileRange(tiles.start, choose(is_there, tiles.stop, tiles.start)) for tiles in bounds.seen)
     return replace(bounds, seen=seen, first=choose(is_there, bounds.first, Int32(-1)))
-
-
-def query_of(plan: Sm100Plan, row: Any) -> Any:
-    """q_idx of a row."""
-    return row if plan.pack == 1 else row // Int32(plan.pack)
