@@ -5,7 +5,7 @@ and every finding an error (tests/support/kernel_matrix.py says when a launch is
 `-` where a spec fixes another head dimension. Below the table: what failed, and what the target refuses, with the
 reason.
 
-    python benchmarks/sm100_gallery.py [--target sm90] [--columns bf16:64,f16:128] [--lengths 4] [--json FILE] [SPEC ...]
+    python benchmarks/sm100_gallery.py [--target sm90] [--columns bf16:64,f16:128] [--lengths 4] [--json FILE] [SPEC]
 
 Columns are run one after the other. With `--json` results are kept in FILE, and cells that are in it are not run again.
 """

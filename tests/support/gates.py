@@ -44,7 +44,7 @@ class Gates:
 
 
 def compiled(plan: Sm100Plan) -> Gates:
-    """Compiles `plan` and looks at the cubin. Raises FileNotFoundError without a disassembler."""
+    """Compiles `plan` and looks at the cubin. Raises UnsupportedError without a disassembler."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
         compile_forward(plan, f"--keep-cubin --dump-dir {folder}")

@@ -1,4 +1,4 @@
-"""A kernel in machine code, out of what `nvdisasm -c` prints of a cubin: its loops, and the registers of its roles.
+"""A kernel in machine code, out of what `nvdisasm` prints of a cubin: its loops, and the registers of its roles.
 
 A loop's *way round* is the shortest path from its head back to it through all of its characteristic instructions:
 code that a wait runs while it spins, and branches that are rarely taken, are not in it.
@@ -6,15 +6,14 @@ code that a wait runs while it spins, and branches that are rarely taken, are no
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from attn_dsl.runtime import artifact
 
 _INSTRUCTION = re.compile(
     r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@(?P<guard>!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)(?P<rest>[^;]*);"
@@ -59,25 +58,12 @@ class Loop:
         return Counter(instruction.opcode.partition(".")[0] for instruction in self.path)
 
 
-def nvdisasm() -> str | None:
-    """NVIDIA's disassembler: of the path, or of the package triton, which brings one."""
-    found = shutil.which("nvdisasm")
-    spec = importlib.util.find_spec("triton")
-    if found is None and spec is not None and spec.origin is not None:
-        inside = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-        found = str(inside) if inside.is_file() else None
-    return found
-
-
 def disassemble(cubin: bytes) -> str:
-    """The text of `nvdisasm -c`. Raises FileNotFoundError without a disassembler."""
-    program = nvdisasm()
-    if program is None:
-        raise FileNotFoundError("nvdisasm is not on the path, nor is the package triton installed")
+    """Its text. Raises UnsupportedError without a disassembler."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        return subprocess.run([program, "-c", file.name], check=True, capture_output=True, text=True).stdout
+        return artifact.disassemble(Path(file.name))
 
 
 def parse(text: str) -> list[Instruction]:
