@@ -185,7 +185,10 @@ def table(result: dict[str, Any]) -> str:
         if "error" in row:
             lines.append(f"| {row['case']} | error | | | | {row['error']} |")
             continue
-        equal = f"{100 * row['equal']:.2f} %" if row["equal"] < 1 else "all"
+        different = round((1 - row["equal"]) * row["values"])
+        equal = (
+            f"{100 * row['equal']:.2f} %" if row["equal"] < 0.9999 else f"all but {different}" if different else "all"
+        )
         lines.append(
             f"| {row['case']} | {row['output']} | {row['values']} | {equal} | {row['ulps']} | {row['relative']:.1e} |"
         )

@@ -84,7 +84,7 @@ def compare(name: str, dtype: torch.dtype, ours: torch.Tensor, theirs: torch.Ten
         finite = a.isfinite() & b.isfinite()
         row["relative"] = ((a - b)[finite].norm() / b[finite].norm().clamp_min(1e-300)).item()
         row["ulps"] = (
-            (ours.view(bits).long() - theirs.view(bits).long())[finite].abs().max().item() if finite.any() else 0
+            (ordered(ours.view(bits)) - ordered(theirs.view(bits)))[finite].abs().max().item() if finite.any() else 0
         )
     else:
         row["relative"], row["ulps"] = 0.0 if equal.all() else 1.0, 0

@@ -115,7 +115,7 @@ def test_the_state_space_of_a_commit_may_be_left_out():
     [
         (lambda t: t.replace("[%r60+4], %d10", f"[%r60+{1 << 16}], %d10"), "misaligned"),  # lane 1
         (lambda t: t.replace("[%r60+4], %d10", "[%r60+28], %d10"), "tmem-alloc"),  # columns 28 to 35 of 32
-        (lambda t: t.replace(wait(1), ""), "tcgen05-order"),
+        (lambda t: t.replace(wait(1), "bar.sync 0;"), "tcgen05-order"),
         (lambda t: t.replace(wait(0), ""), "race-shared"),
         (
             lambda t: t.replace("@%p0 tcgen05.cp", "@%p9 tcgen05.cp").replace(

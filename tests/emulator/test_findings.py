@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from ptx_lanes import module
 
-from attn_dsl.emulator import ptx
+from attn_dsl.emulator import Finding, ptx
+from attn_dsl.emulator.native import FINDING_KINDS
 
 WAIT = """
 {{ .reg .pred P; LOOP: mbarrier.try_wait.parity.shared.b64 P, [{at}], {parity}; @P bra DONE; bra LOOP; DONE: }}
@@ -34,6 +36,15 @@ class Case:
     bad: str
     good: str
     warps: int = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a finding must say."""
+
+    source: str  # its instruction; "" is the end of the CTA
+    words: str  # of its sentence
+    warp: int = 0
 
 
 ADDRESS = "ld.param.b64 %d0, [p0]; mov.u32 %r0, %tid.x; mov.b32 %r9, smem; "
@@ -198,9 +209,58 @@ CASES = [
 ]
 
 
+PLACES = {
+    "out of bounds": Place("ld.global.b32 %r1, [%d0+4096];", "outside every known allocation"),
+    "misaligned": Place("ld.global.b32 %r1, [%d0+2];", "is not a multiple of 4"),
+    "shared window": Place("st.shared.b32 [%r9+262144], %r0;", "outside the CTA's memory"),
+    "shared memory nobody wrote": Place("ld.shared.b32 %r1, [%r9];", "which nobody has written"),
+    "stores an unwritten register": Place("st.global.b32 [%d0], %r5;", "nobody wrote for a store"),
+    "an unwritten register reaches an address through arithmetic": Place(
+        "ld.global.b32 %r1, [%d6];", "nobody wrote for an address"
+    ),
+    "branches on an unwritten predicate": Place("@%p7 bra OUT;", "was never written"),
+    "race between warps": Place("@!%p2 ld.shared.b32 %r5, [%r4];", "is not ordered after the write by warp 0", 1),
+    "overwrites what another warp still reads": Place(
+        "@%p2 st.shared.b32 [%r4], %r1;", "is not ordered after the read by warp 1"
+    ),
+    "an mbarrier that never completes": Place(
+        "LOOP: mbarrier.try_wait.parity.shared.b64 P, [%r9], 0;", "32 arrivals of 33 seen"
+    ),
+    "too many arrivals": Place("mbarrier.arrive.shared.b64 %d3, [%r9], 9;", "expects only 8 more"),
+    "arrivals of one instruction that count for two phases": Place(
+        "mbarrier.arrive.shared.b64 %d3, [%r9];", "counts for the next phase"
+    ),
+    "transaction bytes that never come": Place(
+        "LOOP: mbarrier.try_wait.parity.shared.b64 P, [%r9], 0;", "64 transaction bytes are still expected"
+    ),
+    "no such mbarrier": Place("mbarrier.arrive.shared.b64 %d3, [%r9+64];", "no mbarrier was initialised"),
+    "data over a live mbarrier": Place("@!%p1 st.shared.b32 [%r9+4], 7;", "holds a live mbarrier"),
+    "counts of a named barrier disagree": Place("bar.sync 3, 96;", "named barrier 3 expects 96 threads", 1),
+    "an aligned barrier in divergent code": Place("bar.sync 1, 32;", "of the live lanes ffffffff"),
+    "bulk store of generic writes without a proxy fence": Place(
+        "@!%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r9], 16;", "with no fence.proxy.async in between"
+    ),
+    "ends before its bulk store has been waited for": Place("", "has seen its bulk store of line"),
+    "an un-elected reduction": Place(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%d0], [%r9], 16;",
+        "one elected thread must issue it",
+    ),
+    "more registers than an SM has": Place("setmaxnreg.inc.sync.aligned.u32 240;", "an SM has 65536", 15),
+}
+
+
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
 def test_mistake_is_found(case: Case) -> None:
-    assert case.kind in kinds(case.bad, warps=case.warps)
+    """With its kernel, its warp, its instruction and a sentence."""
+    text = module(case.bad.replace(";", ";\n"), shared=4096)
+    buffer = (ctypes.c_uint32 * 1024)()
+    report = ptx.load(text).launch((1, 1, 1), (32 * case.warps, 1, 1), [buffer], findings="collect")
+    place = PLACES[case.name]
+    finding = next(finding for finding in report.findings if finding.kind == case.kind)
+    assert (finding.kernel, finding.warp, finding.ctaid) == ("k", place.warp, (0, 0, 0))
+    assert finding.source == place.source
+    assert finding.source == (text.splitlines()[finding.line - 1].strip() if finding.line else "")
+    assert place.words in finding.text
 
 
 @pytest.mark.parametrize("case", CASES, ids=[c.name for c in CASES])
@@ -234,3 +294,63 @@ def test_a_finding_says_where() -> None:
     (finding,) = report.findings
     assert "ld.global.b32" in text.splitlines()[finding.line - 1]
     assert finding.warp == 0
+
+
+LEAVE = "@%p1 bra END; "
+
+
+def found(body: str, *, warps: int = 1, target: str = "sm_100a", cluster: int = 1) -> list[Finding]:
+    buffer = (ctypes.c_uint32 * 1024)()
+    kernel = ptx.load(module(ADDRESS + FIRST + body, shared=4096, target=target))
+    report = kernel.launch((cluster, 1, 1), (32 * warps, 1, 1), [buffer], cluster=(cluster, 1, 1), findings="collect")
+    return list(report.findings)
+
+
+def test_a_phase_that_ends_before_its_waiter_looks() -> None:
+    """Warp 1 arrives twice although warp 0 still waits for the first of the two phases."""
+    body = """
+    shr.u32 %r1, %r0, 5; setp.eq.s32 %p2, %r1, 0; @!%p1 mbarrier.init.shared.b64 [%r9], 1; bar.sync 0;
+    @%p2 bra WAITER; setp.ne.u32 %p3, %r0, 32; nanosleep.u32 1; nanosleep.u32 1;
+    @!%p3 mbarrier.arrive.shared.b64 %d3, [%r9]; {between} @!%p3 mbarrier.arrive.shared.b64 %d3, [%r9]; bra END;
+    WAITER: LOOP: mbarrier.try_wait.parity.shared.b64 %p4, [%r9], 0; @!%p4 bra LOOP; {seen}
+    END: mov.b32 %r2, 0;
+    """
+    kinds_found = {finding.kind: finding for finding in found(body.format(between="", seen=""), warps=2)}
+    assert "has completed another phase before this wait saw" in kinds_found["mbar-phase"].text
+    assert found(body.format(between="bar.sync 1, 64;", seen="bar.sync 1, 64;"), warps=2) == []
+
+
+TMEM = """
+shr.u32 %r1, %r0, 5; setp.eq.s32 %p2, %r1, 0; setp.eq.s32 %p3, %r1, 4; or.pred %p4, %p2, %p3; mov.b32 %r20, 5;
+@%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r9], 32; bar.sync 0; ld.shared.b32 %r21, [%r9];
+@%p2 tcgen05.st.sync.aligned.32x32b.x1.b32 [%r21], {{%r20}}; {wait} {barrier}
+@%p3 tcgen05.st.sync.aligned.32x32b.x1.b32 [%r21], {{%r20}}; tcgen05.wait::st.sync.aligned; bar.sync 0;
+@%p2 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r21, 32;
+"""
+
+
+def test_two_warps_that_store_to_one_place_of_tmem() -> None:
+    """Warps 0 and 4 reach the same lanes. Without the wait it is the engine's order, without the barrier a race."""
+    wait, barrier = "tcgen05.wait::st.sync.aligned;", "tcgen05.fence::before_thread_sync; bar.sync 0;"
+    assert found(TMEM.format(wait=wait, barrier=barrier), warps=5) == []
+    (race,) = {finding.kind for finding in found(TMEM.format(wait=wait, barrier=""), warps=5)}
+    assert race == "race-tmem"
+    (order,) = {finding.kind for finding in found(TMEM.format(wait="", barrier="bar.sync 0;"), warps=5)}
+    assert order == "tcgen05-order"
+
+
+def test_a_cluster_is_asked_for_after_there_was_none() -> None:
+    cancel = "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r5], [%r9];"
+    once = f"mbarrier.arrive.expect_tx.shared.b64 _, [%r9], 16; {cancel}"
+    wait = "W{0}: mbarrier.try_wait.parity.shared.b64 %p4, [%r9], {0}; @!%p4 bra W{0};"
+    head = f"{LEAVE} add.u32 %r5, %r9, 64; mbarrier.init.shared.b64 [%r9], 1; fence.mbarrier_init.release.cluster;"
+    assert found(head + once + wait.format(0) + "END: mov.b32 %r2, 0;") == []
+    twice = found(head + once + wait.format(0) + once + wait.format(1) + "END: mov.b32 %r2, 0;")
+    assert [finding.kind for finding in twice] == ["clc"]
+    assert "after a response that said nothing was left" in twice[0].text
+
+
+def test_every_kind_has_a_test() -> None:
+    """Each kind of finding is named by a test that causes it."""
+    text = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert [kind for kind in FINDING_KINDS if kind and f'"{kind}"' not in text] == []

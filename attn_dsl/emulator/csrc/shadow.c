@@ -214,16 +214,19 @@ static void place_text(const Place *p, char *out, size_t size)
         snprintf(out, size, "shared memory 0x%x of CTA rank %u", p->at * 4, p->cta->rank);
 }
 
-/* Which rule an unordered pair breaks: the engines' own waits first, else a plain race. */
+/* Which rule an unordered pair breaks: an engine's own wait, if the warp that issued the other access has not waited for
+ * it itself; else it is a plain race between warps. */
 static int race_kind(EmuCluster *c, uint32_t epoch, int tmem)
 {
     uint32_t id = EMU_EPOCH_AGENT(epoch);
-    if (id < c->core->n_agents) {
-        int kind = c->core->agents[id].kind;
-        if (kind == 1 + EMU_Q_WGMMA) return EMU_FIND_WGMMA_ORDER;
-        if (tmem && (kind == 1 + EMU_Q_MMA || kind == 1 + EMU_Q_TST || kind == 1 + EMU_Q_TLD)) return EMU_FIND_TCGEN05_ORDER;
-    }
-    return tmem ? EMU_FIND_RACE_TMEM : EMU_FIND_RACE_SHARED;
+    int plain = tmem ? EMU_FIND_RACE_TMEM : EMU_FIND_RACE_SHARED;
+    if (id >= c->core->n_agents) return plain;
+    const EmuAgentInfo *a = &c->core->agents[id];
+    int queue = a->kind - 1;
+    if (queue != EMU_Q_WGMMA && queue != EMU_Q_MMA && queue != EMU_Q_TST && queue != EMU_Q_TLD) return plain;
+    if (c->ctas[a->rank].warps[a->warp].vc[id] >= EMU_EPOCH_CLOCK(epoch)) return plain;
+    if (queue == EMU_Q_WGMMA) return EMU_FIND_WGMMA_ORDER;
+    return tmem ? EMU_FIND_TCGEN05_ORDER : plain;
 }
 
 static int report_race(const EmuActor *a, const Place *p, uint32_t other, const char *mine, const char *theirs)
