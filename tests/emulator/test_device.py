@@ -17,7 +17,7 @@ from cutlass.cute.runtime import from_dlpack, make_ptr  # noqa: E402
 from cutlass.cutlass_dsl import cuda_jit_executor, tvm_ffi_provider  # noqa: E402
 
 from attn_dsl import emulator  # noqa: E402
-from attn_dsl.emulator import EmulatorError, KernelFinding  # noqa: E402
+from attn_dsl.emulator import EmulatorError, KernelFinding, execute  # noqa: E402
 from attn_dsl.emulator.allocations import Allocations  # noqa: E402
 
 ARCHITECTURES = ("sm_100a", "sm_90a")
@@ -191,6 +191,21 @@ def test_memory_that_changes_during_a_launch_is_named():
     assert code_of(caught) == "E314"
 
 
+def test_a_tensor_resized_while_its_kernel_runs_is_named(monkeypatch: pytest.MonkeyPatch):
+    a, b, c = vectors()
+    run = execute.Loaded.run
+
+    def resizing(self, *arguments):
+        report = run(self, *arguments)
+        c.untyped_storage().resize_(16)  # as another thread might
+        return report
+
+    monkeypatch.setattr(execute.Loaded, "run", resizing)
+    with emulator.device("sm_100a"), pytest.raises(EmulatorError, match="freed or resized during the launch") as caught:
+        kernels.add(from_dlpack(a), from_dlpack(b), from_dlpack(c), N)
+    assert code_of(caught) == "E314"
+
+
 def test_a_launch_can_be_replayed():
     a, b, c = vectors()
     with emulator.device("sm_100a", record=True) as gpu:
@@ -296,6 +311,26 @@ def test_devices_do_not_nest():
     assert code_of(caught) == "E313"
     with emulator.device("sm_90a"):
         pass
+
+
+def test_another_thread_cannot_open_a_second_device():
+    caught: list[BaseException] = []
+
+    def open_it() -> None:
+        try:
+            with emulator.device("sm_90a"):
+                pass
+        except BaseException as error:
+            caught.append(error)
+
+    with emulator.device("sm_100a"):
+        thread = threading.Thread(target=open_it)
+        thread.start()
+        thread.join()
+        assert torch.cuda.get_device_capability() == (10, 0)  # the first one is as it was
+    [error] = caught
+    assert isinstance(error, EmulatorError)
+    assert error.code == "E313"
 
 
 def test_a_device_belongs_to_its_thread():
