@@ -53,19 +53,26 @@ class Case:
         return self.batch * self.seq * KV_HEADS * DIM * 2 * 2
 
 
+THREE = "schedule { stages = 3 }\n"
 CASES = (
     Case("dense", 64, 8192),
     Case("page 16", 64, 8192, 16),
     Case("page 64", 64, 8192, 64),
     Case("page 128", 64, 8192, 128),
+    Case("page 1, rows", 64, 8192, 1, by_rows=True),
     Case("page 16, rows", 64, 8192, 16, by_rows=True),
     Case("page 128, rows", 64, 8192, 128, by_rows=True),
-    Case("page 1, rows", 64, 8192, 1, by_rows=True),
+    Case("dense, 3 stages", 64, 8192, 0, THREE),
+    Case("page 16, 3 stages", 64, 8192, 16, THREE),
+    Case("page 1, 3 stages", 64, 8192, 1, THREE, by_rows=True),
+    Case("page 16, rows, 3", 64, 8192, 16, THREE, by_rows=True),
     Case("dense, 64 rows", 64, 8192, 0, "schedule { tile_q = 64 }\n"),
     Case("one of 128k", 1, 131072),
-    Case("one of 128k, whole", 1, 131072, 0, "schedule { splits = 1 }\n"),
-    Case("one of 128k, 32", 1, 131072, 0, "schedule { splits = 32 }\n"),
     Case("one, page 16", 1, 131072, 16),
+    *(
+        Case(f"one, {count} parts", 1, 131072, 0, f"schedule {{ splits = {count} }}\n")
+        for count in (1, 32, 48, 66, 132)
+    ),
 )
 
 

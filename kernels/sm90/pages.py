@@ -10,7 +10,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, const_expr, pipeline
+from cutlass import Boolean, Int32, const_expr, pipeline
 
 from attn_dsl.kernels.common.launch import Values, tile_layout
 from attn_dsl.kernels.common.tiles import tile_bounds
@@ -169,12 +169,9 @@ def load_rows(
 
 
 @cute.jit
-def fill(
-    plan: cutlass.Constexpr,
+def fill_end(
     rows: cutlass.Constexpr,
     pages: cutlass.Constexpr,
-    atom: cute.CopyAtom,
-    boxes: cute.Tensor,
     pool: cute.Tensor,
     target: cute.Tensor,
     pipe: Values,
@@ -182,24 +179,33 @@ def fill(
     first_slot: Int32,
     count: Int32,
 ) -> None:
-    """Fills one tile, of which `count` rows exist, by boxes or row by row. Run by one warp."""
+    """Fills a tile row by row, of which `count` rows exist, and waits for it. Run by one warp."""
     lane = cute.arch.lane_idx()
     entries = empty_entries(rows.entries)
-    full = pipe.producer_get_barrier(state)
-    if count >= plan.tile_k:
-        find_boxes(boxes_of_tiles(plan), pages.numbers, first_slot, lane, entries)
-        pipe.producer_acquire(state)  # and expects the bytes
-        copy_boxes(boxes_of_tiles(plan), atom, boxes, target, entries, full)
-    else:
-        find_rows(rows, pages.numbers, pages.size, first_slot, count, lane, entries)
-        pipe.sync_object_empty.wait(state.index, state.phase)
-        copy_rows(rows, pool, target, entries, lane)
-        cute.arch.cp_async_commit_group()
-        cute.arch.cp_async_wait_group(0)
-        cute.arch.fence_view_async_shared()
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(full)
+    find_rows(rows, pages.numbers, pages.size, first_slot, count, lane, entries)
+    pipe.sync_object_empty.wait(state.index, state.phase)
+    copy_rows(rows, pool, target, entries, lane)
+    cute.arch.cp_async_commit_group()
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.fence_view_async_shared()
+    cute.arch.sync_warp()
+    with cute.arch.elect_one():
+        cute.arch.mbarrier_arrive(pipe.producer_get_barrier(state))
+
+
+@cute.jit
+def fill_boxes(
+    plan: cutlass.Constexpr,
+    atom: cute.CopyAtom,
+    boxes: cute.Tensor,
+    target: cute.Tensor,
+    pipe: Values,
+    state: pipeline.PipelineState,
+    entries: cute.Tensor,
+) -> None:
+    """Starts to fill a full tile by TMA. Run by one warp."""
+    pipe.producer_acquire(state)  # and expects the bytes
+    copy_boxes(boxes_of_tiles(plan), atom, boxes, target, entries, pipe.producer_get_barrier(state))
 
 
 @cute.jit
@@ -224,26 +230,39 @@ def load_boxes(
     last_visited = bounds.last_visited
     n = bounds.first
     if n >= 0:
-        keys = (plan, k_rows, pages, atoms[0], boxes[0], pools[0])
-        values = (plan, v_rows, pages, atoms[1], boxes[1], pools[1])
-        tiles, lane, entries = boxes_of_tiles(plan), cute.arch.lane_idx(), empty_entries(1)
+        tiles, lane = boxes_of_tiles(plan), cute.arch.lane_idx()
+        own, coming = empty_entries(1), empty_entries(1)
+        keys, values = (plan, atoms[0], boxes[0]), (plan, atoms[1], boxes[1])
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, plan.stages)
         start = n * plan.tile_k
-        fill(*keys, sK[None, None, state.index], k_pipe, state, first_slot + start, count - start)
+        # only the first tile can be the one in which the sequence ends
+        is_full = count - start >= plan.tile_k
+        end = (k_rows, pages, pools[0]), (v_rows, pages, pools[1])
+        rest = (first_slot + start, count - start)
+        if is_full:
+            find_boxes(tiles, pages.numbers, first_slot + start, lane, own)
+            fill_boxes(*keys, sK[None, None, state.index], k_pipe, state, own)
+        else:
+            fill_end(*end[0], sK[None, None, state.index], k_pipe, state, *rest)
         if const_expr(len(queries) > 0):
             load_box(plan, work, q_pipe, *queries)
         following = last_visited(n - 1)
+        if following >= 0:
+            find_boxes(tiles, pages.numbers, first_slot + following * plan.tile_k, lane, coming)
         while following >= 0:
             before = state.clone()
             state.advance()
-            # only the first tile can be the one in which the sequence ends
-            find_boxes(tiles, pages.numbers, first_slot + following * plan.tile_k, lane, entries)
-            k_pipe.producer_acquire(state)
-            full = k_pipe.producer_get_barrier(state)
-            copy_boxes(tiles, atoms[0], boxes[0], sK[None, None, state.index], entries, full)
-            start = n * plan.tile_k
-            fill(*values, sV[None, None, before.index], v_pipe, before, first_slot + start, count - start)
-            n = following
-            following = last_visited(n - 1)
-        start = n * plan.tile_k
-        fill(*values, sV[None, None, state.index], v_pipe, state, first_slot + start, count - start)
+            fill_boxes(*keys, sK[None, None, state.index], k_pipe, state, coming)
+            if is_full:
+                fill_boxes(*values, sV[None, None, before.index], v_pipe, before, own)
+            else:
+                fill_end(*end[1], sV[None, None, before.index], v_pipe, before, *rest)
+            is_full = Boolean(True)
+            own.store(coming.load())
+            following = last_visited(following - 1)
+            if following >= 0:
+                find_boxes(tiles, pages.numbers, first_slot + following * plan.tile_k, lane, coming)
+        if is_full:
+            fill_boxes(*values, sV[None, None, state.index], v_pipe, state, own)
+        else:
+            fill_end(*end[1], sV[None, None, state.index], v_pipe, state, *rest)

@@ -45,6 +45,13 @@ def test_boxes_of_pages_and_keys_in_parts() -> None:
     assert gpu.reports[0].engines["tma_load"] == (full * 2 * 2 + q_boxes) * tile
 
 
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 300])
+def test_lists_are_read_up_to_the_last_page(length: int) -> None:
+    """The list ends there: reading on would leave its memory, which is a finding."""
+    tensors = {"q": queries(1, 1, 2), **paged([length], 16, (2, 1), DIM)}
+    check(QUERIES + LISTS + USED + schedule(1), tensors)
+
+
 def test_prefill_and_decode_in_one_batch() -> None:
     """Packed queries of several lengths, page lists instead of a table."""
     counts, lengths = [1, 0, 150, 1, 3], [300, 5, 150, 0, 77]
