@@ -92,3 +92,16 @@ def test_every_page_size_in_any_parts(page_size: int, splits: int | None) -> Non
 def test_groups(group: int) -> None:
     tensors = {"q": queries(3, 5, group), **paged([0, 33, 400], 16, (group, 1), DIM, seed=group)}
     check(QUERIES + TABLE + USED + CAUSAL + schedule(2), tensors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page_size", [1, 16, 128])
+def test_a_decode_step_reads_keys_and_values_once(page_size: int) -> None:
+    """Bytes moved, those of queries, outputs and tables among them, are at most 1.05 times those of K, V and tables."""
+    heads, length = (8, 2), 4096
+    tensors = {"q": queries(2, 1, heads[0]), **paged([length, length], page_size, heads, DIM)}
+    gpu = check(QUERIES + TABLE + USED + CAUSAL + schedule(1), tensors, late=0)
+    engines = gpu.reports[0].engines
+    moved = sum(engines[name] for name in ("tma_load", "tma_store", "cpasync", "global_bytes"))
+    least = 2 * length * heads[1] * DIM * 2 * 2 + 2 * heads[1] * (length // page_size) * 4
+    assert moved <= 1.05 * least
