@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any
 
 from ..expr import BOOL, FLOAT, INT, Expr, ExprBuilder, ValueType
@@ -17,6 +18,15 @@ from .refusal import Refusal
 
 MAX_POWER = 8  # exponents up to this are written as products
 _LOGIC = {"bitand": "and", "bitor": "or", "bitxor": "ne"}
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers as Python's; everything else as it is."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 class Arithmetic:
@@ -33,6 +43,7 @@ class Arithmetic:
         """A Python number as a constant; a node as it is. Raises Refusal for anything else."""
         if isinstance(value, Expr):
             return value
+        value = plain(value)
         if isinstance(value, bool | int | float):
             if isinstance(value, float) and math.isnan(value):
                 raise Refusal("NaN has no literal in the language")

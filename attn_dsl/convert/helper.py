@@ -290,7 +290,7 @@ class Helper:
         try:
             return meaning(*args, **named)
         except TypeError as error:
-            raise Refusal(f"'{name}' is called with arguments that have no meaning here: {error}") from error
+            raise Refusal(f"'{name}' is called with arguments that have no meaning here") from error
 
     def _inlined(self, function: Function, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         parameters = [argument.arg for argument in function.arguments()]

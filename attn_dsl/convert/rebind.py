@@ -7,10 +7,11 @@ import linecache
 import types
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..diagnostics import Source, Span
-from .tracer import Tracer
+from .arithmetic import plain
+from .tracer import Tracer, narrowed
 
 _LIBRARIES = ("torch", "math", "builtins", "functools", "operator")  # whose globals stay as they are
 
@@ -25,9 +26,10 @@ class Rebinder:
 
     def value(self, value: Any, name: str) -> Any:
         """What a variable called `name` holds, with symbols for numbers and tensors."""
-        call = vars(type(value)).get("__call__")
-        if isinstance(call, types.FunctionType):  # an object of a class with `def __call__`
-            return functools.partial(self._rebound(call), _Members(value, self))
+        value = plain(value)
+        call = type(value).forward if isinstance(value, nn.Module) else vars(type(value)).get("__call__")
+        if isinstance(call, types.FunctionType):  # an object that is called
+            return _Members(value, self, self._rebound(call))
         if isinstance(value, types.FunctionType):
             return self._rebound(value)
         if isinstance(value, types.MethodType) and isinstance(value.__func__, types.FunctionType):
@@ -42,9 +44,10 @@ class Rebinder:
             if value.dim() > 0:
                 return self._tracer.tensor(value, name)
             number = value.item()  # a tensor of one element may change from call to call
-            return number if isinstance(number, bool) else self._tracer.number(number, name, is_param=True)
+            return number if isinstance(number, bool) else self._tracer.number(number, name, tensor=narrowed(value))
         if isinstance(value, int | float) and not isinstance(value, bool):
             return self._tracer.number(value, name)
+        self._name_members(value)
         if type(value) in (tuple, list):
             return type(value)(self._item(item, name) for item in value)
         if type(value) is dict:
@@ -57,6 +60,15 @@ class Rebinder:
             self._tracer.names[id(value)] = name
         is_leaf = isinstance(value, Tensor | int | float)
         return value if is_leaf else self.value(value, name)
+
+    def _name_members(self, value: Any) -> None:
+        """Remembers what an object calls its tensors, for functions that read them as attributes."""
+        members = [*value.named_parameters(), *value.named_buffers()] if isinstance(value, nn.Module) else []
+        if not isinstance(value, type | types.ModuleType):
+            members += list(getattr(value, "__dict__", {}).items())
+        for label, tensor in members:
+            if isinstance(tensor, Tensor):
+                self._tracer.names.setdefault(id(tensor), label)
 
     def _rebound(self, function: types.FunctionType) -> Any:
         made = self._made.get(id(function))
@@ -93,10 +105,13 @@ class Rebinder:
 
 
 class _Members:
-    """An object as its methods see it: attributes that are numbers and tensors are symbols."""
+    """An object as functions see it: attributes that are numbers and tensors are symbols. `call` calls it."""
 
-    def __init__(self, target: Any, rebinder: Rebinder) -> None:
-        self._target, self._rebinder = target, rebinder
+    def __init__(self, target: Any, rebinder: Rebinder, call: Any = None) -> None:
+        self._target, self._rebinder, self._call = target, rebinder, call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return self._rebinder.value(getattr(self._target, name), name)

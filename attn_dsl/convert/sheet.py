@@ -47,6 +47,7 @@ class Scalar:
     name: str
     value: int | float
     is_param: bool
+    tensor: Tensor | None = None  # what it is the value of now, for a parameter that was a tensor of one element
 
     @property
     def type(self) -> ValueType:
@@ -62,7 +63,9 @@ class Converted:
 
     spec: AttentionSpec
     text: str  # the spec as an `.attn` file
-    captures: Mapping[str, Tensor]  # the tensors the functions read, in the dtypes that `text` declares
+    captures: Mapping[
+        str, Tensor
+    ]  # the tensors the functions read, in the dtypes that `text` declares, also for params
     notes: tuple[str, ...] = ()  # what was assumed or changed on the way, one sentence each
 
     def __str__(self) -> str:
@@ -95,12 +98,12 @@ class Sheet:
         used = name in self.captures or name in self.scalars or name in axes
         return used or is_taken(name) is not None or name in grammar().words
 
-    def scalar(self, name: str, value: int | float, *, is_param: bool = False) -> Expr:
+    def scalar(self, name: str, value: int | float, *, is_param: bool = False, tensor: Tensor | None = None) -> Expr:
         """The leaf of a named number; equal numbers of one name are one."""
         known = self.scalars.get(name)
         if known is None or (type(known.value), known.value, known.is_param) != (type(value), value, is_param):
             name = self.free_name(name)
-            self.scalars[name] = Scalar(name, value, is_param)
+            self.scalars[name] = Scalar(name, value, is_param, tensor)
         return self.build.param(name, self.scalars[name].type)
 
     def leaf_interval(self, node: Expr) -> Interval:
@@ -142,6 +145,8 @@ class Sheet:
             if name in used and capture.tensor is not None
         }
         spec = resolve(parse_source(Source("<converted>", text)), name="converted")
+        numbers = {param.name: self.scalars[param.name].tensor for param in spec.params}
+        captures |= {name: tensor for name, tensor in numbers.items() if tensor is not None}
         return Converted(spec, text, captures, tuple(self.notes))
 
     def _masked_by_score(self, mask: Expr, score: Expr) -> tuple[Expr, Expr]:

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from ..expr import FLOAT, Expr, children_first
 from ..runtime.dtypes import SPELLINGS
 from ..spec.model import DType
-from .arithmetic import Arithmetic
+from .arithmetic import Arithmetic, plain
 from .refusal import Refusal
 from .sheet import Capture, Sheet
 from .torch_functions import GETITEM, meanings, name_of
@@ -102,7 +102,9 @@ class Symbol(fx.Proxy):
         return self._look("an index of Python's")
 
     def __iter__(self) -> Any:
-        return self._look("a loop")
+        if not self.shape:
+            self._look("a loop")
+        return iter([self.__getitem__(place) for place in range(self.shape[0])])
 
     def __contains__(self, item: Any) -> bool:
         return self._look("`in`")
@@ -156,7 +158,7 @@ class Tracer(fx.Tracer):
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, Tensor):
             return a if a.dim() == 0 else self.tensor(a).node
-        return super().create_arg(a)
+        return super().create_arg(plain(a))
 
     def create_proxy(
         self,
@@ -195,11 +197,12 @@ class Tracer(fx.Tracer):
             self._kept.append(value)
         return known
 
-    def number(self, value: int | float, name: str, *, is_param: bool = False) -> Symbol | int | float:
+    def number(self, value: int | float, name: str, *, tensor: Tensor | None = None) -> Symbol | int | float:
         """The symbol of a named number; the number itself where Python has asked for it, or if it has no literal."""
         if name in self.concrete or not math.isfinite(value):
             return value
-        leaf = self.sheet.scalar(name, value, is_param=is_param or name in self.params)
+        is_param = tensor is not None or name in self.params
+        leaf = self.sheet.scalar(name, value, is_param=is_param, tensor=tensor)
         self.origins[str(leaf.attr)] = name
         return self.leaf(name, leaf)
 
@@ -219,18 +222,26 @@ class Tracer(fx.Tracer):
         try:
             return function(*values, **named)
         except TypeError as error:  # arguments that the table's function does not take
-            raise Refusal(f"'{name}' is called with arguments that have no meaning here: {error}") from error
+            raise Refusal(f"'{name}' is called with arguments that have no meaning here") from error
 
     def _value(self, arg: Any) -> Any:
         if isinstance(arg, Symbol):
             return arg.meaning
         if isinstance(arg, Tensor):
-            if arg.dim() == 0:
-                return self.arithmetic.node(arg.item())
-            return self.tensor(arg).meaning
+            return self._one_element(arg) if arg.dim() == 0 else self.tensor(arg).meaning
         if isinstance(arg, tuple | list):
             return tuple(self._value(item) for item in arg)
         return arg
+
+    def _one_element(self, value: Tensor) -> Any:
+        """A tensor of one element that no variable of the function holds: the attribute of an object, or a result."""
+        name = self.names.get(id(value))
+        number = value.item()
+        if (name is not None or value.requires_grad) and not isinstance(number, bool):
+            found = self.number(number, name or "value", tensor=narrowed(value))
+            return found.meaning if isinstance(found, Symbol) else self.arithmetic.node(found)
+        self.sheet.notes[f"a tensor of one element is used as the constant {number}"] = None
+        return self.arithmetic.node(number)
 
     def _whole(self, value: Any) -> Any:
         if isinstance(value, Partial):
@@ -279,6 +290,11 @@ def capture_of(sheet: Sheet, value: Tensor, name: str) -> Capture:
             raise Refusal(f"'{name}' holds {value.dtype} elements that do not fit i32")
         sheet.notes[f"{name} was {value.dtype}; it is handed over as {SPELLINGS[narrow]}"] = None
     axes = [sheet.free_name(f"{name}_{place}") for place in range(value.dim())]
-    capture = Capture(name, _DTYPES[SPELLINGS[narrow]], value.to(narrow), axes)
+    capture = Capture(name, _DTYPES[SPELLINGS[narrow]], narrowed(value), axes)
     sheet.captures[name] = capture
     return capture
+
+
+def narrowed(value: Tensor) -> Tensor:
+    """A tensor in a dtype of the language: 64-bit elements become 32-bit ones."""
+    return value.to(_NARROWED.get(value.dtype, value.dtype))

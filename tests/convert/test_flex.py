@@ -11,6 +11,7 @@ from attn_dsl import ConversionError
 
 WINDOW = 5
 DOCUMENT = torch.arange(12) // 4
+TABLE = torch.ones(12, 3)
 
 
 def causal(b, h, q_idx, kv_idx):
@@ -75,7 +76,7 @@ def test_a_tensor_of_one_element_is_a_parameter():
     cap = torch.tensor(30.0)
     found = attn_dsl.from_flex(None, lambda score, b, h, q, k: cap * torch.tanh(score / cap))
     assert "param cap: float = 30.0" in lines(found)
-    assert found.captures == {}
+    assert found.captures == {"cap": cap}  # a call may give it, and the reference has its gradient
 
 
 def test_numbers_of_one_name_and_two_values_keep_both():
@@ -147,6 +148,76 @@ def test_objects_partials_and_methods():
         assert [line for line in lines(attn_dsl.from_flex(mod)) if line.startswith(("table", "const"))] == expected
 
 
+def test_paged_masks_of_torch_itself():
+    from torch.nn.attention.experimental._paged_attention import PagedAttention
+
+    paged = PagedAttention(n_pages=8, page_size=4, max_batch_size=2, device="cpu")
+    for sequence in range(2):
+        paged.reserve(torch.tensor(sequence), torch.tensor(11))
+    found = attn_dsl.from_flex(paged.get_mask_mod(causal), extents={"batch": 2, "seq_q": 11, "seq_k": 32})
+    assert "physical_to_logical: i32[batch, physical_to_logical_1]" in lines(found)
+    assert found.captures["physical_to_logical"].shape == (2, 8)
+
+
+def test_masks_of_transformers():
+    masking = pytest.importorskip("transformers.masking_utils")
+    padding = torch.ones(2, 9, dtype=torch.bool)
+    parts = masking.sliding_window_causal_mask_function(7), masking.padding_mask_function(padding)
+    found = attn_dsl.from_flex(masking.and_masks(*parts))
+    assert "padding_mask: bool[batch, seq_k]" in lines(found)
+    seen = "q_idx - sliding_window < kv_idx and kv_idx <= q_idx and padding_mask[b, kv_idx]"
+    assert lines(found)[-1] == f"mask = {seen}"
+
+
+def test_numbers_of_numpy():
+    numpy = pytest.importorskip("numpy")
+    size, scale = numpy.int64(4), numpy.float32(0.5)
+    sizes = [numpy.int32(3)]
+    found = attn_dsl.from_flex(
+        lambda b, h, q_idx, kv_idx: (q_idx - kv_idx < size) & (kv_idx >= sizes[0]),
+        lambda score, b, h, q_idx, kv_idx: score * scale,
+    )
+    assert {"const size: int = 4", "const scale_2: float = 0.5"} <= set(lines(found))
+    assert "sizes <= kv_idx" in found.text
+
+
+def test_modules_and_loops_over_tables():
+    class Bias(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.arange(4.0))
+            self.gain = torch.nn.Parameter(torch.tensor(2.5))
+
+        def forward(self, score, b, h, q_idx, kv_idx):
+            for step in steps:
+                score = score + step * self.bias[h]
+            return score * self.gain
+
+    steps = torch.tensor([1.0, 2.0])
+    module = Bias()
+    found = attn_dsl.from_flex(None, module, dtype="f32")
+    assert lines(found)[-1] == "score = (score + steps[0] * bias[h] + steps[1] * bias[h]) * gain"
+    assert "param gain: float = 2.5" in lines(found)
+    q, k, v = torch.randn(3, 1, 4, 6, 8, generator=torch.Generator().manual_seed(0))
+    attn_dsl.compile(found.spec)(q, k, v, **found.captures).square().sum().backward()
+    assert module.gain.grad != 0
+
+
+def test_attributes_of_an_object_that_could_be_called():
+    embedding = torch.nn.Embedding(60, 2)
+    found = attn_dsl.from_flex(None, lambda score, b, h, q, k: score + embedding.weight[(q - k).abs(), 1])
+    assert lines(found)[-1] == "score = score + weight[abs(q_idx - kv_idx), 1]"
+    assert found.captures["weight"] is embedding.weight
+
+
+def test_pairs_outside_of_a_table_are_not_compared():
+    table = torch.arange(7.0)
+    found = attn_dsl.from_flex(None, lambda score, b, h, q_idx, kv_idx: score + table[(q_idx - kv_idx).abs()])
+    assert "abs(q_idx - kv_idx)" in found.text
+    nowhere = attn_dsl.from_flex(None, lambda score, b, h, q_idx, kv_idx: score + table[h + 100])
+    assert any(note.startswith("nothing was compared") for note in nowhere.notes)
+
+
 def test_a_negative_literal_index_counts_from_the_end():
     ends = torch.tensor([3, 7, 11])
     found = attn_dsl.from_flex(lambda b, h, q_idx, kv_idx: kv_idx < ends[-1])
@@ -211,6 +282,14 @@ def _wrong_arity(b, h, q_idx):
     return q_idx > 3
 
 
+def _latent(b, h, q_idx, kv_idx):
+    return (TABLE[q_idx] * TABLE[kv_idx]).sum(-1) > 0
+
+
+def _where(b, h, q_idx, kv_idx):
+    return torch.where(q_idx >= kv_idx)
+
+
 def _sum(b, h, q_idx, kv_idx):
     return (DOCUMENT[q_idx] * 1).sum() > kv_idx
 
@@ -230,6 +309,8 @@ def _sum(b, h, q_idx, kv_idx):
         (_write, "changes no tensor", "DOCUMENT[q_idx] = 1"),
         (_power, "an int to the power of an int", "return q_idx**kv_idx > 3"),
         (_wrong_arity, "mask_mod does not run on symbols: TypeError", None),
+        (_latent, "'TABLE' is used with 1 of its 2 axes unread", "return (TABLE[q_idx] * TABLE[kv_idx]).sum(-1) > 0"),
+        (_where, "'where' is called with arguments that have no meaning", "return torch.where(q_idx >= kv_idx)"),
         (_sum, "'sum' has no spelling", "return (DOCUMENT[q_idx] * 1).sum() > kv_idx"),
     ],
 )
