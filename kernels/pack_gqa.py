@@ -47,10 +47,6 @@ class Packing:
         """Where the box of tile number `tile` stands among all boxes; `head` is the first of the packed heads."""
         return head // self.heads, tile
 
-    def row(self, packed: Any) -> tuple[Any, Any]:
-        """(query row, head counted from the first) of a packed row, an int or an Int32."""
-        return packed // self.heads, packed % self.heads
-
     def view(self, tensor: cute.Tensor, head: Any, length: Any = None) -> cute.Tensor:
         """The rows ((pack, seq_q), dim) of the heads from `head` on; `length` query rows of them, all by default.
 
@@ -61,12 +57,10 @@ class Packing:
         layout = cute.make_layout(((self.heads, extent), tensor.shape[1]), stride=((heads, seq_q), tensor.stride[1]))
         return cute.make_tensor(cute.domain_offset(((head, 0), 0), tensor).iterator, layout)
 
-    def view_lse(self, tensor: cute.Tensor, head: Any, length: Any = None) -> cute.Tensor:
-        """The rows (pack, seq_q) of the heads from `head` on, of a tensor (seq_q, heads) with one value per row."""
-        seq_q, heads = tensor.stride
-        extent = tensor.shape[0] if length is None else length
-        layout = cute.make_layout((self.heads, extent), stride=(heads, seq_q))
-        return cute.make_tensor(cute.domain_offset((0, head), tensor).iterator, layout)
+
+def row_of(packed: Any, heads: int) -> tuple[Any, Any]:
+    """(query row, head counted from the first) of a packed row, an int or an Int32."""
+    return packed // heads, packed % heads
 
 
 @dataclass(frozen=True)
@@ -178,7 +172,7 @@ def store_rows(
 
 
 @cute.jit
-def store_lse(rows: cute.Tensor, row: Int32, value: Float32) -> None:
-    """Writes the value of one packed row, if there is such a row; `rows` is `Packing.view_lse`."""
-    if row < cute.size(rows):
-        rows[row] = value
+def store_lse(logarithms: cute.Tensor, row: Int32, head: Int32, rows: Int32, value: Float32) -> None:
+    """Writes the value of one row of one head to a tensor (rows, heads), if it is one of the first `rows`."""
+    if row < rows:
+        logarithms[row, head] = value

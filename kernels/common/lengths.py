@@ -21,6 +21,7 @@ from cutlass import Int32
 from attn_dsl.kernels.common.algebra import choose, clamped, larger, smaller
 from attn_dsl.kernels.common.leaves import Arguments
 from attn_dsl.kernels.common.scheduler import tile_of_block
+from attn_dsl.kernels.pack_gqa import row_of
 from attn_dsl.lowering.forward import ForwardPlan, Lengths
 
 LANES = 32  # of a warp
@@ -101,8 +102,8 @@ class Work:
 
     def row(self, place: Any) -> tuple[Any, Any]:
         """(q_idx, head) of a row of the tile."""
-        row = place + self.skipped
-        return self.first_row + row // self.plan.pack, self.head + row % self.plan.pack
+        row, head = row_of(place + self.skipped, self.plan.pack)
+        return self.first_row + row, self.head + head
 
 
 def work_of_block(

@@ -8,7 +8,7 @@ from cutlass.cute.nvgpu import warp
 from attn_dsl.kernels.common.launch import Values, tma_copy
 from attn_dsl.kernels.common.softmax import LANES_PER_ROW, LN_2
 from attn_dsl.kernels.named_barrier import WARPGROUP, ForwardBarriers
-from attn_dsl.kernels.pack_gqa import store_rows
+from attn_dsl.kernels.pack_gqa import store_lse, store_rows
 from attn_dsl.kernels.sm90.load import packing
 from attn_dsl.kernels.sm90.softmax import convert
 from attn_dsl.lowering.forward import ForwardPlan
@@ -29,8 +29,8 @@ def store_logarithms(
     """Writes the logarithm of each row's denominator to `mLSE` (slots, heads); one of the lanes that share it does."""
     for place in cutlass.range_constexpr(len(lse)):
         value = lse[place] if const_expr(work.plan.lse_base == "2" or work.plan.partial) else lse[place] * LN_2
-        if lane % LANES_PER_ROW == 0 and fragment.rows[place] < work.q.slots:
-            mLSE[fragment.rows[place], fragment.heads[place]] = value
+        if lane % LANES_PER_ROW == 0:
+            store_lse(mLSE, fragment.rows[place], fragment.heads[place], work.q.slots, value)
 
 
 @cute.jit

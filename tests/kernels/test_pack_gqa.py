@@ -12,7 +12,7 @@ pytest.importorskip("cutlass")
 import cute_packing
 
 from attn_dsl import emulator
-from attn_dsl.kernels.pack_gqa import Packing
+from attn_dsl.kernels.pack_gqa import Packing, row_of
 
 ARCHS = ("sm_100a", "sm_90a")
 # heads that share a tile, rows of it, threads, head dimension; every number of heads, dims 8 to 256
@@ -95,7 +95,7 @@ def test_copies_are_of_128_bits() -> None:
 def test_what_is_a_box() -> None:
     assert Packing(4, 128).box == (4, 32)
     assert Packing(4, 128).place(8, 3) == (2, 3)
-    assert Packing(3, 128).row(128) == (42, 2)
+    assert row_of(128, 3) == (42, 2)
     assert [heads for heads in range(1, 17) if Packing(heads, 128).by_tma] == [1, 2, 4, 8, 16]
     with pytest.raises(ValueError, match="128 rows is no box of 3 heads"):
         _ = Packing(3, 128).box

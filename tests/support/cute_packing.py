@@ -5,7 +5,7 @@ import cutlass.cute as cute
 from cutlass import Float32
 
 from attn_dsl.kernels.common.launch import tile_layout
-from attn_dsl.kernels.pack_gqa import Packing, load_rows, store_lse, store_rows
+from attn_dsl.kernels.pack_gqa import Packing, load_rows, row_of, store_lse, store_rows
 
 
 @cute.kernel
@@ -38,12 +38,9 @@ def _copy(
             if row + thread < rows:
                 mS[first + row + thread, column, group, batch] = shared[row + thread, column]
         if row + thread < rows:
-            q_idx, offset = packing.row(first + row + thread)
-            store_lse(
-                packing.view_lse(mLSE[None, None, batch], head),
-                first + row + thread,
-                Float32(q_idx * 1000 + head + offset),
-            )
+            q_idx, offset = row_of(first + row + thread, heads)
+            value = Float32(q_idx * 1000 + head + offset)
+            store_lse(mLSE[None, None, batch], q_idx, head + offset, mLSE.shape[0], value)
 
 
 @cute.jit
