@@ -176,6 +176,11 @@ class Sm100Plan(ForwardPlan):
         return ROWS * max(self.dim_padded, self.dim_v_padded)
 
     @property
+    def output_columns(self) -> int:
+        """Columns of an output that a thread of the correction takes from tensor memory at a time."""
+        return 32 if self.dim_v_padded % 32 == 0 else 16
+
+    @property
     def shared_map(self) -> tuple[tuple[str, int], ...]:
         size = ELEMENT_BYTES[self.dtype]
         words = 4 * STATISTICS * SLOTS * ROWS + 16  # and the address of tensor memory

@@ -13,8 +13,6 @@ from attn_dsl.kernels.sm100.forward.visits import visits
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
 from attn_dsl.lowering.forward.sm100_plan import ROWS
 
-COLUMNS = 16  # of the output at a time
-
 
 def scaled(row: cute.Tensor, factor: Float32) -> None:
     """Multiplies every element with `factor`."""
@@ -27,12 +25,12 @@ def rescale(
     plan: cutlass.Constexpr, memory: cute.Pointer, place: cutlass.Constexpr[int], factor: Float32, thread: Int32
 ) -> None:
     """Multiplies this thread's row of the output with `factor`."""
-    first = plan.column(f"o{place}")
-    for column in cutlass.range_constexpr(0, plan.dim_v_padded, COLUMNS):
-        row = load_row(memory, first + column, COLUMNS, COLUMNS, thread)
+    first, count = plan.column(f"o{place}"), plan.output_columns
+    for column in cutlass.range_constexpr(0, plan.dim_v_padded, count):
+        row = load_row(memory, first + column, count, count, thread)
         cute.arch.fence_view_async_tmem_load()
         scaled(row, factor)
-        store_row(memory, first + column, row, COLUMNS, thread)
+        store_row(memory, first + column, row, count, thread)
     cute.arch.fence_view_async_tmem_store()
 
 
@@ -48,24 +46,24 @@ def stage(
     thread: Int32,
 ) -> None:
     """Writes this thread's row of the output, times `factor` and rounded, to shared memory; zeros if there is none."""
-    first = plan.column(f"o{place}")
+    first, count = plan.column(f"o{place}"), plan.output_columns
     vector = 128 // sO.element_type.width
     store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), sO.element_type, num_bits_per_copy=128)
     vectors = cute.flat_divide(sO[thread, None], (vector,))
-    for column in cutlass.range_constexpr(0, plan.dim_v_padded, COLUMNS):
-        rounded = cute.make_rmem_tensor(COLUMNS, sO.element_type)
+    for column in cutlass.range_constexpr(0, plan.dim_v_padded, count):
+        rounded = cute.make_rmem_tensor(count, sO.element_type)
         if const_expr(visited):
-            row = load_row(memory, first + column, COLUMNS, COLUMNS, thread)
+            row = load_row(memory, first + column, count, count, thread)
             cute.arch.fence_view_async_tmem_load()
             scaled(row, factor)
             if const_expr(plan.q_ends_early):
-                for element in cutlass.range_constexpr(COLUMNS):
+                for element in cutlass.range_constexpr(count):
                     row[element] = cutlass.select_(is_there, row[element], Float32(0.0))
             rounded.store(row.load().to(sO.element_type))
         else:
             rounded.fill(0.0)
         pieces = cute.flat_divide(rounded, (vector,))
-        for piece in cutlass.range_constexpr(COLUMNS // vector):
+        for piece in cutlass.range_constexpr(count // vector):
             cute.copy(store, pieces[None, piece], vectors[None, column // vector + piece])
 
 

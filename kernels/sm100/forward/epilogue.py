@@ -25,7 +25,7 @@ def store_tiles(
             target, source = tma_copy(o_atom, gO, cute.append_ones(o_tiles[place], up_to_rank=3))
             box = packing.place(work.head, work.tile * plan.query_tiles + place)
             cute.copy(o_atom, source[None, 0], target[None, box])
-            cute.arch.cp_async_bulk_commit_group()
+    cute.arch.cp_async_bulk_commit_group()
     cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 

@@ -44,12 +44,17 @@ def fetch_parts(
     n: Int32,
     slot: Int32,
     parity: Int32,
+    fresh: cutlass.Constexpr[bool] = False,
 ) -> tuple[Int32, Int32]:
-    """Copies the `count` parts of key tile `n` into the ring at (slot, parity); returns the place after them."""
+    """Copies the `count` parts of key tile `n` into the ring at (slot, parity); returns the place after them.
+
+    `fresh`: nothing has lain there yet.
+    """
     element_bytes = target.element_type.width // 8
     bytes_ = cute.size(target, mode=[0]) * element_bytes
     for part in cutlass.range_constexpr(count):
-        barriers.wait("kv_empty", slot, parity ^ 1)
+        if const_expr(not fresh):
+            barriers.wait("kv_empty", slot, parity ^ 1)
         fetch(barriers, "kv_full", slot, bytes_, atom, source[None, n, part], target[None, slot])
         slot, parity = next_part(barriers.plan, slot, parity)
     return slot, parity
@@ -57,13 +62,19 @@ def fetch_parts(
 
 @cute.jit
 def fetch_values(
-    scope: cutlass.Constexpr, values: Values, sV: cute.Tensor, n: Int32, slot: Int32, parity: Int32
+    scope: cutlass.Constexpr,
+    values: Values,
+    sV: cute.Tensor,
+    n: Int32,
+    slot: Int32,
+    parity: Int32,
+    fresh: cutlass.Constexpr[bool] = False,
 ) -> tuple[Int32, Int32]:
     """As `fetch_parts`, of a tile of values in which the sequence may end."""
     barriers = values[0]
     plan = barriers.plan
     places, _, _ = parts(plan, slot, parity, plan.v_parts)
-    slot, parity = fetch_parts(*values, n, slot, parity)
+    slot, parity = fetch_parts(*values, n, slot, parity, fresh)
     if const_expr(plan.clears):
         keys = scope.seq_k - n * plan.tile_k
         if keys < plan.tile_k:
@@ -144,13 +155,13 @@ def load_tiles(
     seen = visits(work, scope.fresh())
     following, n = seen.following, seen.first  # an object whose methods are called would be carried by the loop below
     if n >= 0:
-        slot, parity = fetch_parts(*keys, n, Int32(0), Int32(0))
+        slot, parity = fetch_parts(*keys, n, Int32(0), Int32(0), True)
         if const_expr(plan.by_tma):
             for place in cutlass.range_constexpr(plan.query_tiles):
                 if seen.tiles[place].first >= 0:
                     fetch_queries(work, barriers, q_atom, mQ, q_tiles[place], place)
         if const_expr(not plan.keys_ahead):
-            slot, parity = fetch_values(scope, values, sV, n, slot, parity)
+            slot, parity = fetch_values(scope, values, sV, n, slot, parity, True)
         before = n
         n = following(n)
         while n >= 0:
