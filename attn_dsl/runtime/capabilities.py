@@ -42,7 +42,7 @@ def _lengths(spec: AttentionSpec) -> tuple[Lengths, Lengths]:
 FEATURES = (
     Feature("forward", lambda spec: True),
     # asked for by autograd at a call, not by a spec
-    Feature("backward", lambda spec: False, sm90="forward only in this version"),
+    Feature("backward", lambda spec: False, sm90="gradients by the reference in this version"),
     # asked for by no spec: what was shown of the kernels
     Feature("run on its hardware", lambda spec: False, sm100="on the virtual device only; no B200 has run it"),
     Feature("LSE as an output", lambda spec: spec.lse is not None),

@@ -27,7 +27,7 @@ from .builder import Template, build, compile_plan
 from .cache import kernel_cache, key_of
 from .dtypes import spelling
 from .kernel import Kernel
-from .recipe import Layout, Recipe, layout_of, make_recipe
+from .recipe import Direct, Layout, Recipe, direct_layout, layout_of, make_recipe
 from .signature import Signature
 from .splitting import Splitting, splits_of
 
@@ -135,6 +135,7 @@ class Kernels:
     compiled: dict[ShapeClass, Kernel] = field(default_factory=dict, repr=False)  # likewise, of `launch`
     signatures: dict[ShapeClass, Signature] = field(default_factory=dict, repr=False)  # likewise
     recipes: dict[Layout, Recipe] = field(default_factory=dict, repr=False)  # likewise
+    direct: dict[Layout | None, Direct] = field(default_factory=dict, repr=False)  # likewise, of some of the recipes
     siblings: dict[str, Kernels] = field(default_factory=dict, repr=False)  # likewise, by architecture
     packs: dict[int, int] = field(default_factory=dict, repr=False)  # likewise: group -> heads that share a tile
     _compiling: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -147,6 +148,10 @@ class Kernels:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, wants_lse: bool
     ) -> tuple[Tensor, Tensor] | None:
         """o and lse of a call whose layout was seen before; None if it was not, or if something is wrong with it."""
+        if not kwargs and out is lse is None and len(args) == 3:
+            direct = self.direct.get(direct_layout(args))
+            if direct is not None:
+                return direct(*args, wants_lse)
         layout = layout_of(args, kwargs, out, lse)
         recipe = None if layout is None else self.recipes.get(layout)
         if recipe is None:
@@ -171,14 +176,18 @@ class Kernels:
         if layout is not None:
             if len(self.recipes) >= MAX_RECIPES:
                 self.recipes.clear()
+                self.direct.clear()
             self.recipes[layout] = recipe
+            direct = recipe.direct() if not kwargs and out is lse is None else None
+            if direct is not None:
+                self.direct[direct_layout(args)] = direct
         return result
 
     def _sibling(self, target: KernelTarget) -> Kernels:
         """The kernels of a sibling of this target; recipes name their device, so both have them in one place."""
         found = self.siblings.get(target.arch)
         if found is None:
-            found = Kernels(self.spec, target, self.bundled, recipes=self.recipes)
+            found = Kernels(self.spec, target, self.bundled, recipes=self.recipes, direct=self.direct)
             found = self.siblings.setdefault(target.arch, found)
         return found
 
