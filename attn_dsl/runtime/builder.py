@@ -30,7 +30,14 @@ class Template(Protocol):
     def __call__(self, plan: Any, options: str = "") -> Any: ...
 
 
-def compile_plan(plan: ForwardPlan, template: Callable[[], Template], options: str = "") -> Any:
+class Planned(Protocol):
+    """The plan of a kernel, as far as it is looked at here."""
+
+    @property
+    def target(self) -> str: ...
+
+
+def compile_plan(plan: Planned, template: Callable[[], Template], options: str = "") -> Any:
     """What CuTe DSL makes of `plan`, callable in this process. Raises UnsupportedError (E282) as `check_dsl`."""
     check_dsl(plan.target)
     with _compiling:

@@ -14,9 +14,12 @@ from attn_dsl.lowering.forward.splits import splits
 
 from ..reference import lse_axes
 from .binding import Call
+from .builder import compile_plan
 from .recipe import slots_of
 from .signature import Signature
+from .versions import check_dsl
 
+FEW = 32  # parts of which one warp joins a row
 SPLITTING = ("sm90",)  # targets whose kernels can write partial results
 
 
@@ -59,8 +62,8 @@ class Splitting:
         o_axes = tuple(str(axis.name) for axis in spec.output.axes)
         inner = next(place for place, axis in enumerate(o_axes) if axis in ("dim", "dim_v"))
         logs = tuple(str(axis.name) for axis in lse_axes(spec))
-        join = _join(str(spec.output.dtype), dim_v, o_axes, logs, spec.lse_base, count, signature.arch)
-        return Splitting(count, inner, partial, join)
+        shape = (str(spec.output.dtype), dim_v, o_axes, logs, spec.lse_base)
+        return Splitting(count, inner, partial, _join(signature.target, signature.arch, count, shape))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, arguments: tuple[Any, ...]) -> None:
         others = [extent for place, extent in enumerate(o.shape) if place != self.inner]
@@ -72,11 +75,16 @@ class Splitting:
 
 
 @lru_cache(maxsize=256)
-def _join(
-    o_dtype: str, dim_v: int, o_axes: tuple[str, ...], logs: tuple[str, ...], base: str, count: int, arch: str
-) -> Callable[..., Any]:
-    """The kernel that joins, compiled in this process."""
+def _join(target: str, arch: str, count: int, shape: tuple[Any, ...]) -> Callable[..., Any]:
+    """The kernel that joins `count` parts, compiled in this process; `shape` is what its plan says of the outputs.
+
+    Raises UnsupportedError (E282) if CuTe DSL is missing or of another release.
+    """
+    check_dsl(target)
     from attn_dsl.kernels.common.combine import MAX_SPLITS, CombinePlan, compile_combine
 
-    few = 32
-    return compile_combine(CombinePlan(o_dtype, dim_v, o_axes, logs, base, few if count <= few else MAX_SPLITS), arch)
+    o_dtype, dim_v, o_axes, logs, base = shape
+    most = FEW if count <= FEW else MAX_SPLITS
+    plan = CombinePlan(target, o_dtype, dim_v, o_axes, logs, base, most)
+    made: Callable[..., Any] = compile_plan(plan, lambda: lambda plan, options="": compile_combine(plan, arch, options))
+    return made

@@ -29,6 +29,7 @@ UNROLLED = 4  # splits whose outputs are under way at once
 class CombinePlan:
     """The kernel that joins the splits of one forward kernel."""
 
+    target: str  # "sm90" | "sm100"
     o_dtype: str  # "f16" | "bf16" | "f32"
     dim_v: int  # elements of a row, a multiple of 8
     o_axes: tuple[str, ...]  # of the result; partial outputs have the axis of splits before them

@@ -59,7 +59,7 @@ def truth(o: Tensor, lse: Tensor, lse_axes: list[int]) -> tuple[Tensor, Tensor]:
     + [pytest.param("sm_100a", splits, marks=pytest.mark.slow) for splits in (3, 130)],
 )
 def test_splits(arch: str, splits: int) -> None:
-    plan = CombinePlan("f32", 72, *DENSE, "e", 32 if splits <= 32 else 256)
+    plan = CombinePlan("sm90", "f32", 72, *DENSE, "e", 32 if splits <= 32 else 256)
     o, lse = parts(splits, (2, 3, 5, 72), [0, 2, 1])
     out, logs, gpu = combined(plan, arch, o, lse)
     true_o, true_lse = truth(o, lse, [0, 2, 1])
@@ -80,7 +80,7 @@ def test_splits(arch: str, splits: int) -> None:
 @pytest.mark.parametrize(("dim", "most"), [(8, 32), pytest.param(256, 32, marks=pytest.mark.slow), (512, 256)])
 def test_packed_rows_in_base_2(o_dtype: str, dim: int, most: int) -> None:
     o, lse = parts(7, (13, 3, dim), [1, 0])
-    out, logs, _ = combined(CombinePlan(o_dtype, dim, *PACKED, "2", most), "sm_90a", o, lse)
+    out, logs, _ = combined(CombinePlan("sm90", o_dtype, dim, *PACKED, "2", most), "sm_90a", o, lse)
     true_o, true_lse = truth(o, lse, [1, 0])
     step = torch.finfo(DTYPES[o_dtype]).eps / 2
     assert ((out.double() - true_o).abs() <= step * true_o.abs() + 2e-6).all()
@@ -92,7 +92,7 @@ def test_large_logarithms_and_a_split_that_is_a_sink() -> None:
     o, lse = parts(4, (1, 6, 2, 16), [0, 2, 1], empty=0.0)
     lse += 1e4
     o[0], lse[0] = 0.0, torch.tensor([9990.0, 10010.0])[:, None]
-    out, logs, _ = combined(CombinePlan("f32", 16, *DENSE, "2", 32), "sm_90a", o, lse)
+    out, logs, _ = combined(CombinePlan("sm90", "f32", 16, *DENSE, "2", 32), "sm_90a", o, lse)
     true_o, true_lse = truth(o, lse, [0, 2, 1])
     torch.testing.assert_close(out.double(), true_o, atol=2e-3, rtol=2e-3)  # logarithms have steps of 2^-10
     torch.testing.assert_close(logs.double(), true_lse, atol=2e-3, rtol=0.0)
