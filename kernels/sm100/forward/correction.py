@@ -6,6 +6,7 @@ from cutlass import Boolean, Float32, Int32, const_expr
 
 from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.softmax import LN_2, LOG2_E, normalised
+from attn_dsl.kernels.pack_gqa import store_lse
 from attn_dsl.kernels.sm100.forward.epilogue import scatter_tile
 from attn_dsl.kernels.sm100.forward.load import gather_queries
 from attn_dsl.kernels.sm100.forward.turns import next_scores
@@ -132,8 +133,7 @@ def correct_tiles(
         factor, lse = normalised(largest, total, sink)
         if const_expr(plan.q_ends_early):
             lse = cutlass.select_(is_there, lse, -Float32.inf)
-        if q_idx < work.q.slots:
-            mLSE[q_idx, head] = lse if const_expr(plan.lse_base == "2") else lse * LN_2
+        store_lse(mLSE, q_idx, head, work.q.slots, lse if const_expr(plan.lse_base == "2") else lse * LN_2)
         if begun & 1 << place != 0:
             barriers.wait("o_full", place, last_output if const_expr(plan.keys_ahead) else Int32(0))
             fence_after()
