@@ -62,12 +62,20 @@ def test_prefill_and_decode_in_one_batch() -> None:
 
 
 def test_the_number_of_parts_is_chosen_for_few_queries() -> None:
-    """Dense keys: 16 tiles for two blocks, and 132 multiprocessors to put parts of them on."""
-    make = torch.Generator().manual_seed(6)
-    tensors = {"q": queries(1, 1, 4), "k": random(make, 1, 2000, 2, DIM), "v": random(make, 1, 2000, 2, DIM)}
-    gpu = check(QUERIES + KEYS, tensors)
+    """Room for 16 tiles of keys, two blocks, and 132 multiprocessors to put parts of them on."""
+    tensors = {"q": queries(1, 1, 4), **paged([2000], 16, (4, 2), DIM)}
+    tensors["page_table"] = torch.nn.functional.pad(tensors["page_table"], (0, 2), value=-1)
+    gpu = check(QUERIES + TABLE + USED, tensors)
     assert gpu.reports[0].config.grid == (2, 16, 1)  # a tile of keys each
     assert len(gpu.reports) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("splits", [2, 8])
+def test_dense_keys_in_parts(splits: int) -> None:
+    make = torch.Generator().manual_seed(6)
+    tensors = {"q": queries(2, 5, 4), "k": random(make, 2, 700, 2, DIM), "v": random(make, 2, 700, 2, DIM)}
+    check(QUERIES + KEYS + CAUSAL + "sink = 1.5\n" + schedule(splits), tensors)
 
 
 @pytest.mark.slow

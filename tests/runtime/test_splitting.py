@@ -35,8 +35,8 @@ def count(text: str, tensors: dict[str, torch.Tensor], target: str = "sm90") -> 
 
 
 def dense(batch: int = 1, seq_q: int = 1, seq_k: int = 8192, heads: int = 8) -> dict[str, torch.Tensor]:
-    k = torch.empty(batch, seq_k, 2, 64, dtype=torch.bfloat16)
-    return {"q": torch.empty(batch, seq_q, heads, 64, dtype=torch.bfloat16), "k": k, "v": k.clone()}
+    k = torch.empty(batch, seq_k, 2, 128, dtype=torch.bfloat16)
+    return {"q": torch.empty(batch, seq_q, heads, 128, dtype=torch.bfloat16), "k": k, "v": k.clone()}
 
 
 def test_few_queries_on_many_keys_are_cut() -> None:
@@ -47,8 +47,8 @@ def test_few_queries_on_many_keys_are_cut() -> None:
 
 
 def test_queries_that_fill_more_than_a_tile_are_not_cut() -> None:
-    assert count(QUERIES + KEYS, dense(seq_q=48)) > 1  # 48 queries of 4 heads are a tile of 192 rows
-    assert count(QUERIES + KEYS, dense(seq_q=49)) == 1
+    assert count(QUERIES + KEYS, dense(seq_q=32)) > 1  # 32 queries of 4 heads are a tile of 128 rows
+    assert count(QUERIES + KEYS, dense(seq_q=33)) == 1
 
 
 def test_packed_queries_are_not_cut() -> None:
@@ -58,7 +58,7 @@ def test_packed_queries_are_not_cut() -> None:
 
 
 def test_a_page_table_counts_with_the_slots_it_has_room_for() -> None:
-    k = torch.empty(3, 16, 2, 64, dtype=torch.bfloat16)
+    k = torch.empty(3, 16, 2, 128, dtype=torch.bfloat16)
     table, used = torch.zeros(1, 512, dtype=torch.int32), torch.tensor([1], dtype=torch.int32)
     tensors = {**dense(), "k": k, "v": k.clone(), "page_table": table, "used": used}
     assert count(QUERIES + POOLS, tensors) == 64
