@@ -36,10 +36,7 @@ Direct = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor] | None]
 
 
 def layout_of(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None) -> Layout | None:
-    """What a recipe depends on, hashable; None for arguments that no recipe is made for.
-
-    A device is its CUDA index, -1 elsewhere: recipes are made for CUDA tensors alone.
-    """
+    """What a recipe depends on, hashable; None for arguments that no recipe is made for."""
     recording = torch.is_grad_enabled()
     try:
         found: list[Any] = [*kwargs]
@@ -48,7 +45,7 @@ def layout_of(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None
             if kind is Tensor or kind is Parameter:
                 if recording and value.requires_grad:
                     return None
-                found += (value.shape, value.stride(), value.dtype, value.get_device())
+                found += (value.shape, value.stride(), value.dtype, value.device)
             elif value is None or kind is int or kind is float:
                 found.append(kind)
             else:
@@ -59,7 +56,10 @@ def layout_of(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None
 
 
 def direct_layout(args: Sequence[Any]) -> Layout | None:
-    """As `layout_of` for the calls that are most frequent and have the least to do: three tensors by position."""
+    """As `layout_of` for the calls that are most frequent and have the least to do: three tensors by position.
+
+    A device is its CUDA index, -1 elsewhere: recipes are made for CUDA tensors alone.
+    """
     q, k, v = args
     if not (type(q) is type(k) is type(v) is Tensor):
         return None

@@ -133,19 +133,56 @@ def test_whatever_a_recipe_was_checked_for_is_seen_again():
     ]
     with stand_in(SPEC) as made:
         compiled = attn_dsl.compile(SPEC, target="sm90")
-        for _ in range(2):
+        for buffers in ({}, {"out": torch.empty(2, 5, 4, 8, dtype=q.dtype), "lse": torch.empty(2, 4, 5)}):
             assert right(compiled, tensors, window=3, cap=2.0)
-            out, lse = torch.full((2, 5, 4, 8), 7.0, dtype=q.dtype), torch.full((2, 4, 5), 7.0)
+            compiled(**tensors, window=3, cap=2.0, **buffers)  # the layout that all of them have but for one thing
+            for buffer in buffers.values():
+                buffer.fill_(7)
             launches = made.launches
             for change, code, message in cases:
                 with pytest.raises(CallError) as caught:
-                    compiled(**{**tensors, "window": 3, "cap": 2.0, **change}, out=out, lse=lse)
+                    compiled(**{**tensors, "window": 3, "cap": 2.0, **change}, **buffers)
                 assert caught.value.code == code, caught.value
                 assert message in str(caught.value)
             assert made.launches == launches
-            assert (out == 7).all()
-            assert (lse == 7).all()
+            assert all((buffer == 7).all() for buffer in buffers.values())
             assert right(compiled, tensors, window=3, cap=2.0)
+
+
+def test_the_shortest_path_sees_as_much():
+    """Three tensors by position and nothing else."""
+    spec = attn_dsl.parse(HEAD + "mask = kv_idx <= q_pos", name="causal")
+    good = list(random_inputs(spec, SIZES | {"dim_v": 16}).tensors.values())
+    with stand_in(spec) as made:
+        compiled = attn_dsl.compile(spec, target="sm90")
+        expected = compiled(*good)
+        assert torch.equal(compiled(*good), expected)
+        assert torch.equal(compiled(-good[0], *good[1:]), attn_dsl.compile(spec)(-good[0], *good[1:]))
+        launches = made.launches
+        for place, name in enumerate("qkv"):
+            tensor = good[place]
+            wider = torch.zeros(*tensor.shape[:-1], 17, dtype=tensor.dtype)
+            bad = {
+                f"{name} has dtype f32": tensor.float(),
+                f"{name} has dtype f16": tensor.half(),
+                f"{name} has stride {tensor.shape[2] * 17 * tensor.shape[1]} along batch": wider[..., :16],
+                f"{name} has stride 4 along dim": torch.zeros(*tensor.shape, 4, dtype=tensor.dtype)[..., 0],
+                f"{name} starts at an address": torch.zeros(tensor.numel() + 1, dtype=tensor.dtype)[1:].view(
+                    tensor.shape
+                ),
+                f"{name} is a NoneType": None,
+                f"{name} has the layout torch.sparse_coo": tensor.to_sparse(),
+                f"{name} has 3 axes": tensor[0],
+            }
+            for message, changed in bad.items():
+                with pytest.raises(CallError) as caught:
+                    compiled(*good[:place], changed, *good[place + 1 :])
+                assert message in str(caught.value)
+        assert made.launches == launches
+        strided = torch.zeros(2, 5, 4, 32, dtype=torch.bfloat16)[..., :16].copy_(good[0])
+        assert torch.equal(compiled(strided, *good[1:]), expected)
+        assert torch.equal(compiled(torch.nn.Parameter(good[0]), *good[1:]).detach(), expected)
+        assert compiled(good[0].clone().requires_grad_(), *good[1:]).requires_grad
 
 
 def test_a_new_place_of_a_buffer_is_checked():
@@ -183,16 +220,17 @@ def test_an_lse_that_nobody_asks_for_is_nobodys():
     tensors = random_inputs(spec, SIZES).tensors
     with stand_in(spec) as made:
         compiled = attn_dsl.compile(spec, target="sm90")
-        o, lse = compiled(**tensors, return_lse=True)
-        before = lse.clone()
-        assert all(torch.equal(compiled(**tensors), o) for _ in range(2))
-        other = {**tensors, "q": -tensors["q"]}
-        compiled(**other)
-        assert torch.equal(lse, before)
-        again = compiled(**tensors, return_lse=True)[1]
-        assert torch.equal(again, before)
-        assert again.data_ptr() != lse.data_ptr()
-        assert made.launches == 5
+        q, k, v = tensors.values()
+        for args, named in (((q, k, v), {}), ((), tensors)):
+            o, lse = compiled(*args, **named, return_lse=True)
+            before = lse.clone()
+            assert all(torch.equal(compiled(*args, **named), o) for _ in range(2))
+            compiled(*((-q, k, v) if args else ()), **(named and {**named, "q": -q}))
+            assert torch.equal(lse, before)
+            again = compiled(*args, **named, return_lse=True)[1]
+            assert torch.equal(again, before)
+            assert again.data_ptr() != lse.data_ptr()
+        assert made.launches == 10
 
 
 def test_threads_share_a_compiled_object_and_its_kernel():
