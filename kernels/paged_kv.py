@@ -6,7 +6,7 @@ Two ways, which a template may mix:
   hands them round by shuffles, and every lane copies 16 bytes a step (PTX ISA, `cp.async`, which fills with zeros what
   it does not read). Any page size from 1, any first slot, any strides that are multiples of 16 bytes. Rows past the
   length and columns past `dim` become zeros, so that nothing in an unused slot reaches an output.
-- *boxes*: `find_boxes` and `copy_boxes` move whole pages, or whole tiles of a page, by TMA. It cannot stop at a row, so
+- *boxes*: `find_boxes` and `copy_boxes` move whole pages, or equal parts of them, by TMA. It cannot stop at a row, so
   the tile in which a sequence ends goes by rows.
 
 Entries of the list past the last row in use are never read. `cp.async` writes through the generic proxy: before a
@@ -15,7 +15,6 @@ proxy").
 """
 
 from dataclasses import dataclass
-from math import gcd
 from typing import Any
 
 import cutlass
@@ -25,7 +24,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from attn_dsl.kernels.common.launch import tma_copy
 from attn_dsl.kernels.named_barrier import WARP
-from attn_dsl.lowering.forward.paging import MAX_BOX_ROWS, SWIZZLE_ROWS, makes_boxes
+from attn_dsl.lowering.forward.paging import MAX_BOX_ROWS, SWIZZLE_ROWS, box_rows, makes_boxes
 
 CHUNK_BYTES = 16  # of one copy of one lane
 MAX_LANES = 8  # lanes side by side in a row: 128 bytes, a row of the widest swizzle, so that no two share a bank
@@ -86,7 +85,7 @@ class PagedRows:
 
 @dataclass(frozen=True)
 class PagedBoxes:
-    """How boxes of TMA make up a tile: several pages each, or each a part of one page."""
+    """How boxes of TMA make up a tile: each is a page or one of its equal parts."""
 
     rows: int  # keys of a tile
     page_size: int  # rows
@@ -94,14 +93,14 @@ class PagedBoxes:
     def __post_init__(self) -> None:
         if not makes_boxes(self.rows, self.page_size):
             raise PagingError(
-                f"pages of {self.page_size} rows make no boxes of a tile of {self.rows}: one divides the other, and a "
-                f"box has a multiple of {SWIZZLE_ROWS} rows, at most {MAX_BOX_ROWS}"
+                f"pages of {self.page_size} rows make no boxes of a tile of {self.rows}: a box divides both, and has a "
+                f"multiple of {SWIZZLE_ROWS} rows, at most {MAX_BOX_ROWS}"
             )
 
     @property
     def box(self) -> int:
         """Rows of a box."""
-        return gcd(self.rows, self.page_size)
+        return box_rows(self.rows, self.page_size)
 
     @property
     def count(self) -> int:

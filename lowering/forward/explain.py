@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.expr import Expr
 from attn_dsl.lowering.forward import sm100_rules
+from attn_dsl.lowering.forward.paging import box_rows
 from attn_dsl.lowering.forward.plan import WARPGROUP, ForwardPlan, ParamArgument, PiecePlan
 from attn_dsl.lowering.forward.rules import MAX_REGISTERS, MAX_SHARED, argument_bytes, check, consumer_registers
 from attn_dsl.lowering.forward.sm100_plan import COLUMNS, PAIRS, ROWS, Sm100Plan
@@ -80,7 +81,8 @@ def _sm90(plan: ForwardPlan) -> Iterator[str]:
     rows = plan.tile_q // plan.consumers
     yield f"rings: {plan.stages} tiles of K and of V in flight; a warpgroup of {WARPGROUP} consumers has {rows} rows"
     if plan.page_size:
-        yield f"pages: of {plan.page_size} rows, whole by TMA; the tile in which a sequence ends row by row"
+        box = box_rows(plan.tile_k, plan.page_size)
+        yield f"pages: of {plan.page_size} rows, in boxes of {box} by TMA; the tile in which a sequence ends row by row"
     elif plan.paging is not None:
         yield "pages: of any size, row by row by the whole producer warpgroup, 16 bytes a lane"
 

@@ -1,4 +1,4 @@
-"""Whether pages of keys and values are copied whole."""
+"""Whether pages of keys and values are copied in boxes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ MAX_BOX_ROWS = 256  # PTX ISA, tensor maps: the extent of a box
 MAX_BOXES = 32  # of a tile: each lane of a warp looks up one
 
 
+def box_rows(tile_rows: int, page_size: int) -> int:
+    """The height of the boxes of which tiles and pages are both made."""
+    return gcd(tile_rows, page_size)
+
+
 def makes_boxes(tile_rows: int, page_size: int) -> bool:
-    """Whether a tile of keys is made of boxes that are whole pages, or is a box of one page."""
-    box = gcd(tile_rows, page_size)
-    whole = box == min(tile_rows, page_size)
-    return whole and box % SWIZZLE_ROWS == 0 and box <= MAX_BOX_ROWS and tile_rows // box <= MAX_BOXES
+    """Whether TMA can copy such boxes, one for each lane of a warp at most."""
+    box = box_rows(tile_rows, page_size)
+    return box % SWIZZLE_ROWS == 0 and box <= MAX_BOX_ROWS and tile_rows // box <= MAX_BOXES

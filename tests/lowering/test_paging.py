@@ -32,11 +32,12 @@ def spec(more: str = "", statements: str = "") -> attn_dsl.AttentionSpec:
         (128, 8, True),
         (128, 128, True),
         (128, 256, True),  # a tile is a box of a page
+        (128, 24, True),  # three boxes of 8 rows in a page
+        (128, 192, True),  # three boxes of 64 in a page; a tile may reach over two pages
         (176, 88, True),
         (80, 16, True),
         (128, 4, False),  # a box begins where the swizzle does
         (128, 12, False),
-        (128, 192, False),  # a tile would reach over two pages
         (512, 512, False),  # no box has more than 256 rows
         (512, 8, False),  # more boxes than lanes
     ],
@@ -48,7 +49,7 @@ def test_which_pages_make_boxes(rows: int, page_size: int, fits: bool) -> None:
 def test_the_page_size_is_compiled_in_only_for_boxes() -> None:
     assert [sm90.page_size_of(spec(), SHAPE, size) for size in (1, 7, 16, 128)] == [0, 0, 16, 128]
     wide = ShapeClass(256, 256)
-    assert [sm90.page_size_of(spec(), wide, size) for size in (16, 64)] == [16, 0]  # tiles of 80 keys
+    assert [sm90.page_size_of(spec(), wide, size) for size in (64, 20)] == [64, 0]  # boxes of 16 rows in tiles of 80
     padded = spec(", left_pad = pad", "pad: i32[batch]\n")
     assert sm90.page_size_of(padded, SHAPE, 16) == 0
 
@@ -59,7 +60,7 @@ def test_the_plan_says_how_pages_are_copied() -> None:
     assert (plan.registers_producer, plan.registers_consumer) == (40, 232)
     assert "pages: of any size, row by row" in explain.explain(plan)
     boxes = select(spec(), replace(SHAPE, page_size=16))
-    assert "pages: of 16 rows, whole by TMA" in explain.explain(boxes)
+    assert "pages: of 16 rows, in boxes of 16 by TMA" in explain.explain(boxes)
     assert "page_table (i32)" in explain.explain(boxes)
     assert repr(plan) != repr(boxes) != repr(replace(boxes, partial=True))
 
