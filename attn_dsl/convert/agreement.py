@@ -1,12 +1,13 @@
 """Whether a converted function gives what the original gives: both are evaluated on sampled pairs.
 
 The original runs on tensors of one element, as FlexAttention's vmap runs it; the expression runs in the torch algebra
-that the reference uses. A score is compared where its mask is true, in the better of two precisions: the original may
-compute in f32 or in f64.
+that the reference uses. A score is compared where the pair is visible, in the better of two precisions: the original
+may compute in f32 or in f64. Where a score is -inf, the converted mask may hide the pair instead.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from .sheet import Sheet
 PAIRS = 48  # sampled; the first are corners
 _EXTENTS = {"b": ("batch", 3), "h": ("heads", 4), "q_idx": ("seq_q", 40), "kv_idx": ("seq_k", 48)}
 _NOTHING = "nothing was compared with the functions: no sampled pair lies inside every tensor that they read"
+_VISIBLE, _HIDDEN = "a visible pair", "a hidden pair"
 _TOLERANCE = 1e-4  # relative and absolute, on scores of about 1: f32 in an order of its own
 
 
@@ -49,19 +51,30 @@ def compare(
         index = [torch.tensor(pair[name], dtype=torch.int32) for name in _EXTENTS]
         visible = bool(_value(sheet, mask, pair, logit, torch.float32))
         try:
-            expected = visible if mask_mod is None else bool(torch.as_tensor(mask_mod(*index)))
-            wanted = 0.0 if score_mod is None or not visible else float(score_mod(torch.tensor(logit), *index))
+            seen = mask_mod is None or bool(torch.as_tensor(mask_mod(*index)))
+            wanted = logit if score_mod is None or not seen else float(score_mod(torch.tensor(logit), *index))
         except IndexError:
-            continue  # outside of a table: the function says nothing there
+            continue  # outside of a table: the functions say nothing there
         compared += 1
-        if visible != expected:
-            _differs("mask_mod", pair, expected, visible)
-        if score_mod is not None and visible:
-            found = [float(_value(sheet, score, pair, logit, dtype)) for dtype in (torch.float32, torch.float64)]
-            if not any(_close(wanted, each) for each in found):
-                _differs(f"score_mod of the score {logit:.6g}", pair, wanted, found[0])
+        found = [float(_value(sheet, score, pair, logit, dtype)) for dtype in (torch.float32, torch.float64)]
+        hidden = not seen or wanted == -math.inf
+        if hidden:
+            stays = seen and -math.inf in found  # an infinity may stay in the score
+            if visible and not stays:
+                _differs(_label(mask_mod, score_mod, logit), pair, _HIDDEN, _VISIBLE)
+        elif not visible:
+            _differs(_label(mask_mod, score_mod, logit), pair, _VISIBLE, _HIDDEN)
+        elif not any(_close(wanted, each) for each in found):
+            _differs(_label(None, score_mod, logit), pair, wanted, found[0])
     if not compared:
         sheet.notes[_NOTHING] = None
+
+
+def _label(mask_mod: Callable[..., Any] | None, score_mod: Callable[..., Any] | None, logit: float) -> str:
+    """What is compared, in words."""
+    parts = ["mask_mod"] if mask_mod is not None else []
+    parts += [f"score_mod of the score {logit:.6g}"] if score_mod is not None else []
+    return " and ".join(parts)
 
 
 def _close(x: float, y: float) -> bool:

@@ -87,6 +87,7 @@ def from_flex(
         except NeedsValue as needed:
             concrete |= {tracer.origins[name] for name in needed.names}
     _check_params(wanted, concrete, sheet)
+    mask, score = sheet.masked_by_score(mask, score)
     with torch.no_grad():
         compare(sheet, mask, score, mask_function, score_mod, known)
     functions = [_label(kind, mod) for kind, mod in (("mask_mod", mask_function), ("score_mod", score_mod)) if mod]

@@ -133,7 +133,6 @@ class Sheet:
 
         Raises AttnSyntaxError, SpecError: the text breaks a rule of the language.
         """
-        mask, score = self._masked_by_score(mask, score)
         roots = [mask, score]
         if align is AlignKind.TOP_LEFT:
             roots = self._name_axes(roots, extents)
@@ -149,7 +148,7 @@ class Sheet:
         captures |= {name: tensor for name, tensor in numbers.items() if tensor is not None}
         return Converted(spec, text, captures, tuple(self.notes))
 
-    def _masked_by_score(self, mask: Expr, score: Expr) -> tuple[Expr, Expr]:
+    def masked_by_score(self, mask: Expr, score: Expr) -> tuple[Expr, Expr]:
         """A score that is -inf where a condition fails, as a mask: so that tiles nobody sees are skipped."""
         seen, rest = _visible(self.build, score)
         return self.build.op("and", mask, seen), rest

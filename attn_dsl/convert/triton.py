@@ -85,6 +85,7 @@ def from_triton(
         except NeedsValue as needed:
             concrete |= {reader.origins[name] for name in needed.names}
     reader.check_all_used()
+    seen, logit = reader.sheet.masked_by_score(seen, logit)
     title = f"Converted from Triton: {' and '.join(reader.titles)}."
     return reader.sheet.finish(
         seen, logit, title=title, dtype=spec_dtype(dtype), scale=scale, extents={}, align=kinds[align]

@@ -124,6 +124,17 @@ def test_a_score_of_minus_infinity_is_a_mask():
     assert lines(attn_dsl.from_flex(None, mod))[-2:] == ["mask = kv_idx <= q_idx", "score = score * 2.0"]
 
 
+def test_what_hides_a_pair_is_compared_too(monkeypatch):
+    from attn_dsl.convert import sheet
+
+    right = sheet.Sheet.masked_by_score
+    wrong = lambda self, mask, score: right(self, self.build.op("not", mask), score)  # noqa: E731
+    monkeypatch.setattr(sheet.Sheet, "masked_by_score", wrong)
+    with pytest.raises(ConversionError, match=r"score_mod of the score .* gives a visible pair") as raised:
+        attn_dsl.from_flex(None, lambda score, b, h, q, k: torch.where(q >= k, score, -torch.inf))
+    assert raised.value.code == "E401"
+
+
 def test_an_infinity_deep_inside_stays_in_the_score():
     mod = lambda score, b, h, q, k: torch.maximum(score, torch.where(q >= k, 0.0, -torch.inf))  # noqa: E731
     found = attn_dsl.from_flex(None, mod)
