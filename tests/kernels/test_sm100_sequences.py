@@ -34,7 +34,7 @@ def check(kernels: Kernels, inputs: Inputs, *, late: int) -> None:
 @pytest.mark.parametrize(
     ("name", "layout", "heads", "dims"),
     [
-        ("causal", "packed", (6, 2), (64, 64)),
+        ("decay", "packed", (6, 2), (64, 64)),
         ("sinks_and_window", "packed_used", (2, 1), (256, 256)),
         pytest.param("documents", "packed_k", (5, 1), (64, 64), marks=pytest.mark.slow),
         pytest.param("decay", "packed_q", (8, 2), (40, 24), marks=pytest.mark.slow),

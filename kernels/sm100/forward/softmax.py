@@ -69,7 +69,8 @@ def fragment_of(work: Any, place: Int32) -> Fragment:
     """A thread's scores: all columns of one row, counted in the thread block."""
     q_idx, head = work.row(place)
     heads = None if work.plan.pack == 1 else (head,)
-    return columns_of(Fragment((q_idx,), 1, 1, 1, Int32(0), heads), Int32(0), work.plan.tile_k)
+    one = Fragment(rows=(q_idx,), width=1, stride=1, count=1, base=Int32(0), heads=heads)
+    return columns_of(one, Int32(0), work.plan.tile_k)
 
 
 def columns_of(fragment: Fragment, first: Int32, count: int) -> Fragment:
