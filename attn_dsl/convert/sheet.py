@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 
 from torch import Tensor
@@ -70,6 +71,10 @@ class Converted:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the text, then the spec."""
+        return f"<pre>{escape(self.text)}</pre>{self.spec._repr_html_() or ''}"
 
     def save(self, path: str | Path) -> None:
         """Writes `text` to a file."""

@@ -34,7 +34,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # index of the language -> what Triton ke
     "h": ("h", "off_h", "head", "head_idx", "head_id", "off_hq"),
     "q_idx": ("q_idx", "m", "offs_m", "q", "row", "rows", "query", "query_pos", "offs_q"),
     "kv_idx": ("kv_idx", "k_idx", "n", "offs_n", "col", "cols", "key", "key_pos", "offs_k", "kv", "k"),
-    "score": ("score", "scores", "qk", "s", "logits", "x"),
+    "score": ("score", "scores", "qk", "s", "logits"),
     "seq_q": ("seq_q", "q_len", "seqlen_q", "N_CTX_Q"),
     "seq_k": ("seq_k", "kv_len", "k_len", "seqlen_k", "N_CTX_KV", "N_CTX_K"),
 }

@@ -381,6 +381,13 @@ def test_gradients_reach_a_captured_tensor():
     assert (table.grad != 0).all()
 
 
+def test_a_notebook_shows_the_text_and_the_spec():
+    shown = attn_dsl.from_flex(causal)._repr_html_()
+    assert shown.startswith("<pre># Converted from FlexAttention: mask_mod causal.\n")
+    assert "mask = kv_idx &lt;= q_idx\n</pre>" in shown
+    assert "<svg" in shown
+
+
 def test_a_converted_spec_is_saved_as_a_file(tmp_path):
     found = attn_dsl.from_flex(causal)
     found.save(tmp_path / "causal.attn")
