@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from .errors import EmulatorError, KernelFinding
-from .native import Alloc, LaunchConfig, Program
+from .native import Alloc, LaunchConfig, Program, Written
 from .program import DecodedProgram
 from .report import Finding, LaunchReport, short_name
 
@@ -30,8 +30,17 @@ class Loaded:
         self.decoded = decoded
         self._program = Program(decoded)
 
-    def run(self, config: LaunchConfig, params: bytes, allocations: Iterable[Alloc]) -> LaunchReport:
-        """Run one launch. Raises EmulatorError (E312) if its shape is impossible; findings are in the report."""
+    def written(self) -> Written | None:
+        """What the last launch wrote, if it let the next grid start early."""
+        return self._program.written()
+
+    def run(
+        self, config: LaunchConfig, params: bytes, allocations: Iterable[Alloc], before: Written | None = None
+    ) -> LaunchReport:
+        """Run one launch. Raises EmulatorError (E312) if its shape is impossible; findings are in the report.
+
+        `before`: what the launch wrote that this one may overlap with (programmatic dependent launch).
+        """
         program, name = self.decoded, short_name(self.decoded.name)
         for what, declared, given in (
             ("block", program.block, config.block),
@@ -42,7 +51,7 @@ class Loaded:
         ranges = list(allocations)
         if program.globals:
             ranges.append(Alloc(ctypes.addressof(self._globals), len(program.globals)))
-        result = self._program.launch(config, params, ranges)
+        result = self._program.launch(config, params, ranges, before)
         return LaunchReport.of(program.name, program.lines, config, result)
 
 

@@ -14,7 +14,7 @@ from .allocations import Allocations
 from .cache import decoded
 from .errors import EmulatorError
 from .execute import BUDGET, MODES, Loaded, raise_findings
-from .native import Alloc, LaunchConfig
+from .native import Alloc, LaunchConfig, Written
 from .program import DecodedProgram
 from .report import Finding, LaunchReport, short_name
 from .runtime import HostLaunch, connected
@@ -93,6 +93,7 @@ class Device:
         self._storages: dict[int, object] = {}
         self._pending: BaseException | None = None
         self._depth = 0
+        self._written: Written | None = None  # by the last launch, if the next may overlap with it
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -220,7 +221,8 @@ class Device:
                     tuple(self._storages.values()),
                 )
             )
-        report = loaded.run(config, bytes(params), memory)
+        report = loaded.run(config, bytes(params), memory, self._written if launch.programmatic else None)
+        self._written = loaded.written()
         self.reports.append(report)
         self._memory.check_unchanged(name, memory)
         if self.options.findings == "error":

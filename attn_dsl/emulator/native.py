@@ -58,6 +58,7 @@ class _Options(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("dyn_smem", "checks", "collect", "late", "threads", "exact", "trace")),
         ("seed", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
+        ("before", ctypes.c_void_p),
     ]
 
 
@@ -201,8 +202,21 @@ def _core() -> ctypes.CDLL:
     lib.emu_executed_get.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     lib.emu_mbar_uses_get.argtypes = [ctypes.c_void_p, ctypes.POINTER(_MbarUse), ctypes.c_uint32]
     lib.emu_mbar_uses_get.restype = ctypes.c_uint32
+    lib.emu_written_take.argtypes = [ctypes.c_void_p]
+    lib.emu_written_take.restype = ctypes.c_void_p
+    lib.emu_written_free.argtypes = [ctypes.c_void_p]
     lib.emu_handler_names.restype = ctypes.c_char_p
     return lib
+
+
+class Written:
+    """Global memory a launch wrote that let the next grid start early (griddepcontrol.launch_dependents)."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __del__(self) -> None:
+        _core().emu_written_free(self.handle)
 
 
 def handler_names() -> frozenset[str]:
@@ -258,8 +272,15 @@ class Program:
             _core().emu_program_free(self._handle)
             self._handle = 0
 
-    def launch(self, config: LaunchConfig, params: bytes, allocations: list[Alloc]) -> LaunchResult:
-        """Runs the grid to its end and returns what was seen.
+    def written(self) -> Written | None:
+        """What the last launch wrote, once, if it let the next grid start early."""
+        handle = _core().emu_written_take(self._handle)
+        return Written(handle) if handle else None
+
+    def launch(
+        self, config: LaunchConfig, params: bytes, allocations: list[Alloc], before: Written | None = None
+    ) -> LaunchResult:
+        """Runs the grid to its end and returns what was seen. It may overlap with the launch that wrote `before`.
 
         Raises:
             EmulatorError: the launch shape or the amount of shared memory is not possible.
@@ -283,6 +304,7 @@ class Program:
             config.trace,
             config.seed,
             config.budget,
+            before.handle if before else None,
         )
         table = (_Alloc * max(1, len(allocations)))(
             *(_Alloc(a.base, a.size, a.writable, i) for i, a in enumerate(allocations))

@@ -288,6 +288,21 @@ def test_bad_descriptors(which: str, bit: int, words: str):
     assert words in finding.text
 
 
+@pytest.mark.parametrize(
+    ("dtype", "operands", "words"),
+    [
+        (torch.int8, "%p3, 2;", "kind::f16 and kind::tf32 only"),
+        (torch.bfloat16, "%p3, 16;", "it is 0 to 15"),
+        (torch.bfloat16, "{%r70, %r70}, %p3;", "has 2 words; cta_group::1 takes 4"),
+    ],
+    ids=["scale of integers", "scale", "mask"],
+)
+def test_bad_operands(dtype: torch.dtype, operands: str, words: str):
+    with pytest.raises(KernelFinding, match=words) as caught:
+        gemm(128, 64, 32, dtype, False, False, 32, change=lambda t: t.replace("%r70, %p3;", f"%r70, {operands}"))
+    assert caught.value.findings[0].kind == "descriptor"
+
+
 def drop(line: str):
     def change(text: str) -> str:
         assert line in text

@@ -13,6 +13,8 @@ pytest.importorskip("flash_attn.cute", reason="flash-attn-4 is not installed")
 
 import fa4
 
+from attn_dsl.emulator import gpu as gpu_module
+
 
 def known(case: fa4.Case) -> set[str]:
     """Kinds of findings that are defects of flash-attn-4 4.0.0b36."""
@@ -110,3 +112,19 @@ def test_schedules_and_late_completion_change_no_bit(arch: str, late: int, seed:
     assert torch.equal(plain[0], moved[0])
     assert torch.equal(plain[1], moved[1])
     assert other.reports[0].instructions >= gpu.reports[0].classes["mma_f16"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_a_dependent_launch_without_its_wait(monkeypatch: pytest.MonkeyPatch):
+    """The main kernel of the backward may overlap with the one before it. Without griddepcontrol.wait that is found."""
+    case = next(case for case in fa4.cases("sm_90a") if case.name == "bwd")
+    given, load = fa4.inputs(case), gpu_module._loaded
+    monkeypatch.setattr(
+        gpu_module, "_loaded", lambda ptx, kernel: load(ptx.replace("griddepcontrol.wait;", ""), kernel)
+    )
+    with fa4.device(case.arch, findings="collect") as gpu:
+        out, lse = fa4.run(case, given)
+        fa4.run_backward(case, given, out, lse, torch.ones_like(out))
+    assert {finding.kind for finding in gpu.findings} == {"grid-order"}
+    assert {"FlashAttentionBackwa" in finding.kernel for finding in gpu.findings} == {True}

@@ -1,4 +1,4 @@
-/* Branches, exit, PDL, and instructions that only hint (PTX ISA: "Control Flow Instructions", griddepcontrol). */
+/* Branches, exit, and instructions that only hint (PTX ISA: "Control Flow Instructions"). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +51,6 @@ static int emu_h_nop(EmuWarp *w, const EmuInstr *in, uint32_t exec)
     (void)exec;
     return EMU_NEXT;
 }
-/* Launches of one host call run one after the other, so the grids this one depends on have ended. */
 
 static int emu_h_nanosleep(EmuWarp *w, const EmuInstr *in, uint32_t exec)
 {
@@ -153,5 +152,5 @@ const EmuHandlerEntry emu_handlers_control[] = {
     EMU_ENTRY(bra),           {"brx_idx", emu_h_brx_idx, emu_h_brx_idx},
     EMU_ENTRY(exit),          {"ret", emu_h_exit, emu_h_exit},
     EMU_ENTRY(trap),          EMU_ENTRY(nop),
-    EMU_ENTRY(nanosleep),     {"griddepcontrol", emu_h_nop, emu_h_nop},
+    EMU_ENTRY(nanosleep),
     {"brkpt", emu_h_trap, emu_h_trap}, EMU_ENTRY(call_vprintf), {0}};

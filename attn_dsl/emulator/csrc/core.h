@@ -102,6 +102,7 @@ typedef struct EmuClusterCore {
     uint32_t *sets, n_sets, cap_sets; /* read sets: n, epochs... */
     uint32_t n_async;         /* queued entries */
     int stop;
+    uint32_t grid_agent;      /* the grid before: seen by who has executed griddepcontrol.wait */
     uint32_t last_set_in, last_set_epoch, last_set_out; /* memo of set_add */
 } EmuClusterCore;
 
@@ -110,6 +111,13 @@ typedef struct EmuFindings {
     EmuFinding *items;
     uint32_t n, cap;
 } EmuFindings;
+
+/* Words of global memory a launch wrote: one byte for each 4 bytes of each allocation. */
+typedef struct EmuWritten {
+    uint32_t n;
+    EmuAlloc *allocs; /* sorted by base, disjoint */
+    uint8_t **words;
+} EmuWritten;
 
 typedef struct EmuLaunchCore {
     EmuOptions opt;
@@ -128,6 +136,9 @@ typedef struct EmuLaunchCore {
     uint64_t smem_window; /* bytes allocated per CTA */
     EmuMbarUse *uses;     /* EMU_MAX_USES, hashed by (line, mbarrier); NULL without the trace option */
     uint8_t *executed;    /* by instruction, with the trace option */
+    EmuWritten *written;  /* NULL: no later grid may start before this one has ended */
+    const EmuWritten *before;
+    int published;        /* griddepcontrol.launch_dependents has been executed */
 } EmuLaunchCore;
 
 typedef struct EmuHandle { /* what Python holds */
@@ -140,6 +151,7 @@ typedef struct EmuHandle { /* what Python holds */
     uint64_t print_len;
     EmuMbarUse *uses;
     uint8_t *executed;
+    EmuWritten *written;
 } EmuHandle;
 #define EMU_MAX_USES 4096
 
@@ -173,6 +185,9 @@ void emu_remote_access(EmuCta *cta, const EmuInstr *in, uint32_t epoch); /* to t
 /* async.c */
 int emu_async_step(EmuCluster *c);
 void emu_async_free_all(EmuCluster *c);
+/* grid.c */
+EmuWritten *emu_written_new(const EmuAlloc *allocs, uint32_t n);
+int emu_publishes(const EmuProgram *p);
 /* mbarrier.c */
 EmuMbar *emu_mbar_at(EmuCta *cta, uint32_t off);
 void emu_trace_effect(EmuWarp *w, const EmuInstr *in);

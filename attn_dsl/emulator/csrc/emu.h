@@ -216,6 +216,11 @@ int emu_find(EmuWarp *w, const EmuInstr *in, int kind, const char *fmt, ...) __a
 /* Host pointer of global memory, checked against the allocations and `align`; NULL after a finding. `write` 0/1.
  * Kernel parameters (tensor maps) count as a read-only allocation. */
 uint8_t *emu_global(EmuWarp *w, const EmuInstr *in, uint64_t addr, uint64_t size, uint32_t align, int write);
+/* The bounds alone; then every piece that is really touched goes to emu_grid_access. */
+uint8_t *emu_global_bounds(EmuWarp *w, const EmuInstr *in, uint64_t addr, uint64_t size, uint32_t align, int write);
+/* Programmatic dependent launch: notes what this grid writes, and reports a touch of what the grid before wrote by a warp
+ * that griddepcontrol.wait is not ordered before. Returns 0, or EMU_STOP. */
+int emu_grid_access(EmuWarp *w, const EmuInstr *in, uint64_t addr, uint64_t size, int write);
 /* Resolves a 32-bit shared address with rank bits (addr >> 24) to its CTA; NULL after a finding. `off` gets the window
  * offset. `own` != 0: .shared::cta, an address in another CTA is a finding. */
 EmuCta *emu_shared(EmuWarp *w, const EmuInstr *in, uint32_t addr, uint64_t size, uint32_t align, int own, uint32_t *off);

@@ -36,6 +36,7 @@ typedef struct EmuOptions {
     uint32_t trace;    /* record which instruction used which mbarrier */
     uint64_t seed;     /* 0: round-robin schedule, else random */
     uint64_t budget;   /* warp-instructions per launch; 0: no limit */
+    const void *before; /* what emu_written_take gave for the launch this one may overlap with, or NULL */
 } EmuOptions;
 
 typedef struct EmuFinding {
@@ -64,6 +65,10 @@ EMU_API void emu_program_free(void *program);
 EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params, uint32_t n_allocs, const EmuAlloc *allocs,
                        EmuResult *result, char *err, uint32_t err_size);
 /* Of the last launch of this program: */
+/* Global memory the last launch wrote, if it let the next grid start early (griddepcontrol.launch_dependents); else NULL.
+ * The caller owns it. */
+EMU_API void *emu_written_take(void *program);
+EMU_API void emu_written_free(void *written);
 EMU_API int emu_finding_get(void *program, uint32_t i, EmuFinding *out);
 EMU_API int emu_counts_get(void *program, uint32_t role, uint64_t *classes /* EMU_N_CLASSES */, uint64_t *engines /* EMU_N_ENGINES */);
 /* Text of vprintf calls of the last launch; returns its length, copies at most size bytes. */

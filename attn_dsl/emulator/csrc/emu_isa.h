@@ -302,7 +302,8 @@ enum {
     EMU_FIND_UNSUPPORTED = 24,   /* an operand value the emulator does not model */
     EMU_FIND_TRAP = 25,          /* trap, assertion of the kernel */
     EMU_FIND_ASYNC_LEFT = 26,    /* a CTA ended with asynchronous work nobody waited for */
-    EMU_FIND_CLC = 27
+    EMU_FIND_CLC = 27,
+    EMU_FIND_GRID_ORDER = 28     /* memory of the launch before, without griddepcontrol.wait */
 };
 
 /* Counters by engine: bytes moved, floating-point operations of MMAs. */

@@ -27,7 +27,7 @@ int emu_cluster_init(EmuCluster *c, EmuLaunch *l)
     c->core = xalloc(sizeof(EmuClusterCore));
     EmuClusterCore *cc = c->core;
     cc->n_warps = warps * c->n_ctas;
-    cc->cap_agents = 1 + cc->n_warps * (2 + EMU_N_QUEUES) + c->n_ctas * 256;
+    cc->cap_agents = 2 + cc->n_warps * (2 + EMU_N_QUEUES) + c->n_ctas * 256;
     if (cc->cap_agents > EMU_MAX_AGENTS - 1) cc->cap_agents = EMU_MAX_AGENTS - 1;
     cc->agents = xalloc(cc->cap_agents * sizeof(EmuAgentInfo));
     cc->order = xalloc(cc->n_warps * sizeof(EmuWarp *));
@@ -103,6 +103,7 @@ void emu_cluster_start(EmuCluster *c, uint64_t linear)
     if (!c->rng) c->rng = 1;
     c->clc_failed = 0;
     cc->n_agents = 1; /* agent 0 is nobody */
+    cc->grid_agent = lc->before ? emu_agent_new(c, 10, 0, 0, 0) : 0;
     cc->next = 0;
     cc->progress = cc->stall_mark = 0;
     cc->stalls = 0;
@@ -364,6 +365,10 @@ EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params,
     lc.counts = h->counts = calloc(lc.n_roles, (EMU_N_CLASSES + EMU_N_ENGINES) * 8);
     h->n_roles = lc.n_roles;
     pthread_mutex_init(&lc.lock, NULL);
+    emu_written_free(h->written);
+    h->written = NULL;
+    lc.written = l.checks && emu_publishes(p) ? emu_written_new(sorted, n_allocs) : NULL;
+    lc.before = l.checks ? opt->before : NULL;
     int checked = l.checks || l.late;
     for (uint32_t i = 0; i < p->n_instr; i++) {
         p->code[i].fn = checked ? p->checked[p->handler_of[i]] : p->fast[p->handler_of[i]];
@@ -384,6 +389,10 @@ EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params,
     free(h->print);
     h->print = lc.print;
     h->print_len = lc.print_len;
+    if (lc.published)
+        h->written = lc.written;
+    else
+        emu_written_free(lc.written);
     free(l.params);
     free(sorted);
     pthread_mutex_destroy(&lc.lock);

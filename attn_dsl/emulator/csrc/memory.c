@@ -18,6 +18,12 @@ static const EmuAlloc *alloc_of(const EmuLaunchCore *lc, uint64_t addr)
 
 uint8_t *emu_global(EmuWarp *w, const EmuInstr *in, uint64_t addr, uint64_t size, uint32_t align, int write)
 {
+    uint8_t *p = emu_global_bounds(w, in, addr, size, align, write);
+    return p && emu_grid_access(w, in, addr, size, write) ? 0 : p;
+}
+
+uint8_t *emu_global_bounds(EmuWarp *w, const EmuInstr *in, uint64_t addr, uint64_t size, uint32_t align, int write)
+{
     EmuLaunchCore *lc = w->launch->core;
     if (align > 1 && addr % align) {
         emu_find(w, in, EMU_FIND_MISALIGNED, "global address 0x%llx is not a multiple of %u", (unsigned long long)addr, align);

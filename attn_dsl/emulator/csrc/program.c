@@ -6,7 +6,7 @@
 #include "core.h"
 
 #define TABLES(X) \
-    X(alu_int) X(alu_wide) X(alu_float) X(alu_half) X(cvt) X(logic) X(move) X(ldst) X(atom) X(control) X(warp_ops) \
+    X(alu_int) X(alu_wide) X(alu_float) X(alu_half) X(cvt) X(logic) X(move) X(ldst) X(atom) X(control) X(grid) X(warp_ops) \
     X(mbarrier) X(barrier) X(cp_async) X(tma) X(bulk) X(tmem_alloc) X(tmem_ldst) X(tcgen05_mma) X(tcgen05_cp) \
     X(tcgen05_sync) X(wgmma) X(matrix_ldst) X(clc)
 #define DECLARE(t) extern const EmuHandlerEntry emu_handlers_##t[] __attribute__((weak));

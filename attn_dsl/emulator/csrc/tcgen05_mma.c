@@ -143,6 +143,9 @@ static int decode(EmuWarp *w, const EmuInstr *in, uint32_t exec, Mma *x)
                         x->ctas == 1 && x->m == 64 ? " or 16" : "");
     if (flags & HAS_MASK) {
         const EmuOperand *v = &in->op[next++];
+        if (v->off != (int32_t)(4 * x->ctas))
+            return emu_find(w, in, EMU_FIND_DESCRIPTOR, "disable-output-lane has %d words; cta_group::%u takes %u", v->off, x->ctas,
+                            4 * x->ctas);
         for (int32_t i = 0; i < v->off && i < 8; i++) {
             x->mask[i] = emu_reg(w, emu_vec(w, v, (uint32_t)i), 0)[lane];
             x->masked |= x->mask[i] != 0;
@@ -150,6 +153,8 @@ static int decode(EmuWarp *w, const EmuInstr *in, uint32_t exec, Mma *x)
     }
     x->accumulate = emu_pred(w, &in->op[next++]) >> lane & 1;
     if (flags & HAS_SCALE) x->scale = emu_reg(w, in->op[next].reg, 0)[lane];
+    if ((flags & HAS_SCALE) && kind != EMU_K_F16 && kind != EMU_K_TF32)
+        return emu_find(w, in, EMU_FIND_DESCRIPTOR, "scale-input-d is for kind::f16 and kind::tf32 only");
     if (x->scale > 15) return emu_find(w, in, EMU_FIND_DESCRIPTOR, "scale-input-d %u; it is 0 to 15", x->scale);
     return EMU_NEXT;
 }

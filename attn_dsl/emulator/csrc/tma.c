@@ -59,10 +59,11 @@ static int global_check(EmuWarp *w, const EmuInstr *in, const Tile *t, int write
         Row r = row_of(t, i);
         if (!r.n) continue;
         uint64_t end = r.global + (uint64_t)r.n * m->elem_bytes;
+        if (emu_grid_access(w, in, r.global, end - r.global, write)) return EMU_STOP;
         lo = r.global < lo ? r.global : lo;
         hi = end > hi ? end : hi;
     }
-    return lo > hi || emu_global(w, in, lo, hi - lo, 1, write) ? EMU_NEXT : EMU_STOP;
+    return lo > hi || emu_global_bounds(w, in, lo, hi - lo, 1, write) ? EMU_NEXT : EMU_STOP;
 }
 
 /* Shared bytes that stay together under the swizzle. */
