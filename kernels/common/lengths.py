@@ -11,6 +11,7 @@ no access outside of the tensors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from cutlass import Int32
 
 from attn_dsl.kernels.common.algebra import choose, clamped, larger, smaller
 from attn_dsl.kernels.common.leaves import Arguments
-from attn_dsl.kernels.common.scheduler import tile_of_block
+from attn_dsl.kernels.common.scheduler import Order, order_of_blocks, tile_of_block
 from attn_dsl.kernels.pack_gqa import row_of
 from attn_dsl.lowering.forward import ForwardPlan, Lengths
 
@@ -109,26 +110,24 @@ class Work:
 def work_of_block(
     plan: ForwardPlan,
     arguments: Arguments,
-    heads: Any,
+    order: Order,
     batch: Any,
     slots_q: Any,
     slots_k: Any,
-    pairs_per_section: Any,
     splits: Any = None,
 ) -> Work:
     """The work of this thread block. Whole warps call it.
 
-    `heads` and `batch` count query heads and sequences; `slots_q` and `slots_k` are the extents of the row axes, of
-    paged keys the slots that a sequence may have. `splits` is the grid's second extent, into which keys are split.
+    `order` is as `order_of` gives it; `batch` counts sequences; `slots_q` and `slots_k` are the extents of the row
+    axes, of paged keys the slots that a sequence may have. `splits` is the grid's second extent, into which keys are
+    split.
     """
     longest_first = plan.order == "longest_first"
     if plan.lengths_q.cu_seqlens is None:
-        tiles = quotient(plan, slots_q, plan.tile_q - 1)
-        tile, pair, b = tile_of_block(tiles, heads // plan.pack, batch, pairs_per_section, longest_first)
+        tile, pair, b = tile_of_block(order, longest_first)
         q = rows_of(plan.lengths_q, arguments, b, batch, slots_q)
     else:
-        count = places(plan, slots_q, batch)
-        place, pair, _ = tile_of_block(count, heads // plan.pack, Int32(1), pairs_per_section, longest_first)
+        place, pair, _ = tile_of_block(order, longest_first)
         b = sequence_at(plan, place, arguments.lengths(plan.lengths_q.cu_seqlens), batch)
         q = rows_of(plan.lengths_q, arguments, b, batch, slots_q)
         tile = place - (quotient(plan, q.packed) + b)
@@ -136,6 +135,22 @@ def work_of_block(
     k = rows_of(plan.lengths_k, arguments, b, batch, slots_k)
     split = None if splits is None else (cute.arch.block_idx()[1], splits)
     return Work(plan, b, pair * plan.pack, tile, first_row, skipped, q, k, split)
+
+
+def order_of(
+    plan: ForwardPlan,
+    heads: Any,
+    batch: Any,
+    slots_q: Any,
+    pairs_per_section: Any,
+    divisor: Callable[[Any], Any] = Int32,
+) -> Order:
+    """The order of the blocks of a launch; `divisor` as `order_of_blocks` takes it."""
+    if plan.lengths_q.cu_seqlens is None:
+        tiles = quotient(plan, slots_q, plan.tile_q - 1)
+        return order_of_blocks(tiles, heads // plan.pack, batch, pairs_per_section, divisor)
+    count = places(plan, slots_q, batch)
+    return order_of_blocks(count, heads // plan.pack, Int32(1), pairs_per_section, divisor)
 
 
 def _first_row(plan: ForwardPlan, tile: Any) -> tuple[Any, Any]:

@@ -18,7 +18,16 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from attn_dsl.kernels.common.launch import ELEMENTS, Values, ordered, split_arguments, tile_layout
 from attn_dsl.kernels.common.leaves import Scope
-from attn_dsl.kernels.common.lengths import blocks, of_keys, of_lse, of_queries, sequences, work_of_block
+from attn_dsl.kernels.common.lengths import (
+    blocks,
+    of_keys,
+    of_lse,
+    of_queries,
+    order_of,
+    sequences,
+    work_of_block,
+)
+from attn_dsl.kernels.common.scheduler import Order
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP, forward_barriers
 from attn_dsl.kernels.sm90.clear import clear_outputs
 from attn_dsl.kernels.sm90.consume import consume_tiles
@@ -132,6 +141,7 @@ class Forward:
         if const_expr(plan.paging is not None):
             pools = (mK, mV, cute.fast_divmod_create_divisor_v2(mK.shape[0]))
         splits = mLSE.shape[3] if const_expr(plan.partial) else 1
+        divisor = cute.fast_divmod_create_divisor
         self.kernel(
             atoms,
             tensors,
@@ -141,13 +151,15 @@ class Forward:
             pools,
             arguments,
             batch,
-            heads // mK.shape[2],
+            order_of(plan, heads, batch, slots_q, arguments[1], divisor),
+            divisor(heads // mK.shape[2]),
             shared_storage(plan, element, k_layout, v_layout),
         ).launch(
             grid=(blocks(plan, heads, batch, slots_q), splits, 1),
             block=(WARPGROUP * (plan.consumers + 1), 1, 1),
             stream=stream,
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=plan.blocks,
+            preferred_smem_carveout=100,  # percent: with several blocks CuTe DSL would ask a device for its limits
         )
 
     @cute.kernel
@@ -161,7 +173,8 @@ class Forward:
         pools: Values,
         arguments: Values,
         batch: Int32,
-        group: Int32,
+        order: Order,
+        by_group: Any,
         Shared: cutlass.Constexpr,
     ) -> None:
         """One tile of queries of one head."""
@@ -200,16 +213,16 @@ class Forward:
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
 
-        slots_k, pairs_per_section = arguments[:2]
+        slots_k = arguments[0]
         known = split_arguments(plan, arguments[2:])
-        heads, slots_q = mQ.shape[0]
+        slots_q = mQ.shape[0][1]
         splits = None
         if const_expr(plan.partial):
             splits = mLSE.shape[3]
             part = cute.arch.block_idx()[1]
             mO, mLSE = mO[None, None, None, part], mLSE[None, None, None, part]
-        work = work_of_block(plan, known, heads, batch, slots_q, slots_k, pairs_per_section, splits)
-        kv_head = work.head // group
+        work = work_of_block(plan, known, order, batch, slots_q, slots_k, splits)
+        kv_head = work.head // by_group
         pages = None
         if const_expr(plan.paging is not None):
             pages = pages_of(plan, known, work.b, pools[2], slots_k)

@@ -16,6 +16,10 @@ from attn_dsl.lowering.forward.distances import DistanceTerm
 from attn_dsl.spec.model import Lengths, Paging
 
 WARPGROUP = 128  # threads
+# Of one multiprocessor (CUDA C++ Programming Guide, compute capabilities 9.0 and 10.0)
+MULTIPROCESSOR_REGISTERS = 65_536
+MULTIPROCESSOR_SHARED = 233_472  # bytes
+SHARED_RESERVED = 1_024 + 1_024  # bytes of a block that it cannot use, and those an aligned start may cost
 ELEMENT_BYTES = {"f16": 2, "bf16": 2}  # of q, k, v and o
 SHARED_ALIGNMENT = 1024  # bytes: the period of the 128-byte swizzle
 BARRIER_BYTES = 8  # of one mbarrier
@@ -163,6 +167,13 @@ class ForwardPlan:
     def threads(self) -> int:
         """Threads of one block: a warpgroup for the producer, then the consumers."""
         return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks that share a multiprocessor."""
+        registers = WARPGROUP * (self.registers_producer + self.consumers * self.registers_consumer)
+        shared = self.shared_bytes + SHARED_RESERVED
+        return max(1, min(MULTIPROCESSOR_REGISTERS // registers, MULTIPROCESSOR_SHARED // shared))
 
     @property
     def shared_map(self) -> tuple[tuple[str, int], ...]:

@@ -14,7 +14,14 @@ from attn_dsl.lowering.forward.distances import DISTANCE, distance_terms
 from attn_dsl.lowering.forward.logits import BASE, STEP, logit
 from attn_dsl.lowering.forward.masks import mask_plan
 from attn_dsl.lowering.forward.paging import makes_boxes
-from attn_dsl.lowering.forward.plan import CaptureArgument, ForwardPlan, MaskPlan, ShapeClass, piece_expressions
+from attn_dsl.lowering.forward.plan import (
+    CaptureArgument,
+    ForwardPlan,
+    MaskPlan,
+    PiecePlan,
+    ShapeClass,
+    piece_expressions,
+)
 from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, MAX_KEYS, ROWS, check, nearest_dim
 from attn_dsl.lowering.tiles import analyze
 from attn_dsl.lowering.tiles.dependence import HEAD, Dependence, rewrite
@@ -40,16 +47,20 @@ class TileShape:
     registers_producer: int  # per thread
     registers_consumer: int  # per thread
     evaluates: bool  # whether a thread has registers left to evaluate scores and masks of single elements
+    windows: bool = False  # whether only for masks by which every row sees a number of keys that is one for all rows
 
 
-# Two warpgroups leave each thread room for the output of 128 columns; narrow heads have room for a third. Keys of 256
-# columns leave shared memory for two tiles of 80, values of 256 columns leave registers for scores of 80.
+# Of narrow heads three blocks of one warpgroup share a multiprocessor, of windows, which visit few tiles, two: one
+# starts or ends while another multiplies. Other blocks read keys and values once for two warpgroups, whose threads have
+# room for the output of 128 columns. Keys of 256 columns leave shared memory for two tiles of 80, values of 256 columns
+# leave registers for scores of 80.
 TABLE = (
-    TileShape(64, 64, 192, 128, 2, 32, 160, False),
+    TileShape(64, 64, 64, 96, 2, 24, 136, False),
+    TileShape(128, 128, 64, 80, 2, 24, 232, False, windows=True),
     TileShape(192, 128, 128, 128, 2, 24, 240, True),
     TileShape(256, 256, 128, 80, 2, 24, 240, True),
 )
-REGISTERS = {1: (24, 240), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
+REGISTERS = {1: (24, 232), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
 PAGED_REGISTERS = {1: (96, 240), 2: (40, 232), 3: (56, 152)}  # likewise where producers work out addresses
 HONOURED = ("tile_q", "tile_k", "stages", "order", "splits")
 ORDERS = {"auto": None, "linear": "in_order", "longest_first": "longest_first"}
@@ -71,8 +82,6 @@ def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
     def refuse(message: str, hint: str = WAY_OUT) -> Diagnostic:
         return refusal(target, message, hint)
 
-    if spec.views:
-        yield refuse(f"'{spec.views[0].name}' is a view", "give k and v as tensors of their own")
     if spec.paging is not None and target not in WITH_PAGING:
         yield refuse("k and v lie in pages")
     dtypes = [spec.tensor(name).dtype for name in ("q", "k", "v")]
@@ -173,7 +182,9 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     names = {kind: {str(node.attr) for node in nodes if node.op == kind} for kind in ("read", "param", "size")}
     padded = [-(-extent // 16) * 16 for extent in (shape.dim, shape.dim_v)]
     fold_scale = score.op == "var" and _is_positive(scale, known)
-    tiles = _tiles(spec, padded, paged=spec.paging is not None, evaluates=mask.kind == "elements" or not fold_scale)
+    evaluates = mask.kind == "elements" or not fold_scale
+    windows = all(_is_window(piece) for piece in mask.seen)
+    tiles = _tiles(spec, padded, paged=spec.paging is not None, evaluates=evaluates, windows=windows)
     return ForwardPlan(
         target=TARGET,
         name=spec.name,
@@ -248,11 +259,15 @@ def _can_pack(spec: AttentionSpec) -> bool:
     return not Dependence(spec).on(spec.mask, HEAD)
 
 
-def _tiles(spec: AttentionSpec, padded: Sequence[int], *, paged: bool, evaluates: bool) -> TileShape:
+def _tiles(spec: AttentionSpec, padded: Sequence[int], *, paged: bool, evaluates: bool, windows: bool) -> TileShape:
     """The first row of the table that has room for heads of `padded` (dim, dim_v), with what the schedule sets."""
     dim, dim_v = padded
     needs = evaluates or paged  # two warpgroups leave registers for addresses too
-    fitting = (row for row in TABLE if dim <= row.max_dim and dim_v <= row.max_dim_v and row.evaluates >= needs)
+    fitting = (
+        row
+        for row in TABLE
+        if dim <= row.max_dim and dim_v <= row.max_dim_v and row.evaluates >= needs and row.windows <= windows
+    )
     tiles = next(fitting, TABLE[-1])
     hints = {key: int(value) for key, value in spec.schedule if key in HONOURED and key != "order"}
     if "tile_q" in hints or paged:
@@ -265,6 +280,12 @@ def _tiles(spec: AttentionSpec, padded: Sequence[int], *, paged: bool, evaluates
         tile_k=hints.get("tile_k", tiles.tile_k),
         stages=hints.get("stages", tiles.stages),
     )
+
+
+def _is_window(piece: PiecePlan) -> bool:
+    """Whether between any two bounds of a piece there lies one number of keys for all rows."""
+    pairs = len(piece.low) * len(piece.high)
+    return pairs > 0 and len(piece.widths) == pairs
 
 
 def _order(spec: AttentionSpec, mask: MaskPlan) -> str:

@@ -24,6 +24,7 @@ from attn_dsl.spec.model import AttentionSpec
 
 HEAD = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, kv_heads, dim]\n"
 CAUSAL = HEAD + "mask = kv_idx <= q_pos\n"
+WINDOW = HEAD + "param width: int in 1..\nmask = 0 <= q_pos - kv_idx < width\n"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -45,13 +46,25 @@ def texts(problems: tuple[Diagnostic, ...]) -> list[tuple[str, str, str | None]]
 
 
 @pytest.mark.parametrize(
-    ("dim", "tile_q", "consumers", "registers"),
-    [(8, 192, 3, (32, 160)), (64, 192, 3, (32, 160)), (72, 128, 2, (24, 240)), (128, 128, 2, (24, 240))],
+    ("text", "dim", "tile", "registers", "blocks"),
+    [
+        (CAUSAL, 8, (64, 96), (24, 136), 3),
+        (CAUSAL, 64, (64, 96), (24, 136), 3),
+        (CAUSAL, 72, (128, 128), (24, 240), 1),
+        (CAUSAL, 128, (128, 128), (24, 240), 1),
+        (WINDOW, 64, (64, 96), (24, 136), 3),
+        (WINDOW, 128, (64, 80), (24, 232), 2),
+        (WINDOW, 136, (128, 80), (24, 240), 1),
+        (HEAD + "mask = kv_idx <= q_pos and q_pos // 512 == kv_idx // 512", 128, (128, 128), (24, 240), 1),
+        (CAUSAL + "schedule { tile_q = 64 }", 128, (64, 128), (24, 232), 1),
+        (CAUSAL + "schedule { tile_q = 192 }", 64, (192, 96), (32, 160), 1),
+    ],
 )
-def test_the_tile_table(dim: int, tile_q: int, consumers: int, registers: tuple[int, int]) -> None:
-    found = plan(CAUSAL, dim)
-    assert (found.tile_q, found.tile_k, found.consumers, found.stages) == (tile_q, 128, consumers, 2)
+def test_the_tile_table(text: str, dim: int, tile: tuple[int, int], registers: tuple[int, int], blocks: int) -> None:
+    found = plan(text, dim)
+    assert ((found.tile_q, found.tile_k), found.consumers, found.stages) == (tile, tile[0] // 64, 2)
     assert (found.registers_producer, found.registers_consumer) == registers
+    assert found.blocks == blocks
     assert check(found) == ()
 
 
@@ -143,17 +156,18 @@ BROKEN = {
     "E290": ({"dim": 100}, "dim is 100; sm90 has multiples of 8 from 8 to 256", "the nearest is 96"),
     "E291": ({"tile_k": 40}, "tile_k is 40; a tile has a multiple of 16 keys, at most 256", "the nearest is 32"),
     "E292": ({"stages": 9}, None, "take fewer stages or a smaller tile"),
-    "E293": ({"registers_consumer": 256}, "102,400 registers; a multiprocessor has 65,536", None),
+    "E293": ({"registers_consumer": 256}, "68,608 registers; a multiprocessor has 65,536", None),
 }
 
 
 @pytest.mark.parametrize("code", BROKEN)
 def test_a_broken_plan_says_rule_value_and_way_out(code: str) -> None:
     changes, message, hint = BROKEN[code]
-    found = texts(check(replace(plan(CAUSAL), **changes)))
+    broken = replace(plan(CAUSAL, 128), **changes)
+    found = texts(check(broken))
     assert any(c == code and (message is None or m == message) and h == hint for c, m, h in found), found
     assert all(c == code for c, _, _ in found), found
-    assert f"broken: {code}" in explain(replace(plan(CAUSAL), **changes))
+    assert f"broken: {code}" in explain(broken)
 
 
 def test_a_head_dimension_of_a_call_is_a_plan_error() -> None:

@@ -20,7 +20,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from attn_dsl.kernels.common.launch import ELEMENTS, Values, ordered, split_arguments, tile_layout
 from attn_dsl.kernels.common.leaves import Scope
-from attn_dsl.kernels.common.lengths import blocks, of_keys, of_lse, of_queries, sequences, work_of_block
+from attn_dsl.kernels.common.lengths import blocks, of_keys, of_lse, of_queries, order_of, sequences, work_of_block
 from attn_dsl.kernels.mma_sm100_desc import start_address
 from attn_dsl.kernels.pack_gqa import Packing
 from attn_dsl.kernels.sm100.forward.barriers import Barriers
@@ -174,7 +174,8 @@ class Forward:
         slots_k, pairs_per_section = arguments[:2]
         known = split_arguments(plan, arguments[2:])
         heads, slots_q = plain[0].shape[0]
-        work = work_of_block(plan, known, heads, batch, slots_q, slots_k, pairs_per_section)
+        order = order_of(plan, heads, batch, slots_q, pairs_per_section)
+        work = work_of_block(plan, known, order, batch, slots_q, slots_k)
         kv_head = work.head // group
         scope = Scope(plan, known, work.b, work.head, kv_head, work.q.count, work.k.count, work.q.packed, work.k.packed)
         boxes = tuple(
