@@ -65,7 +65,7 @@ FEATURES = (
     Feature(
         "paged K/V (CSR)", lambda spec: spec.paging is not None and spec.paging.indptr is not None, sm100=NO_PAGING
     ),
-    Feature("views and joint K/V pools", lambda spec: bool(spec.views), sm90="no views in this version"),
+    Feature("views and joint K/V pools", lambda spec: bool(spec.views)),
     Feature("sinks", lambda spec: spec.sink is not None),
     Feature("base-2 LSE", lambda spec: spec.lse_base == "2"),
 )

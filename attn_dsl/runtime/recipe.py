@@ -20,7 +20,7 @@ from ..diagnostics import CallError, Diagnostics
 from ..expr import INT
 from ..expr.operators import I32_MAX, I32_MIN
 from ..reference import lse_axes
-from ..spec.model import MAX_SEQUENCE, Param
+from ..spec.model import MAX_SEQUENCE, Param, Slice
 from .binding import Call
 from .dtypes import TORCH_DTYPES
 from .parameters import F32_MAX
@@ -79,7 +79,7 @@ class Operand:
     """One of q, k, v, as TMA takes it."""
 
     place: int  # among the values of the call
-    strides: Strides | None  # to view it with; None: its own
+    view: tuple[tuple[int, ...], Strides, int] | None  # its shape, strides and offset in elements; None: as it comes
     stand_in: Tensor | None  # instead of a tensor without elements
 
 
@@ -238,7 +238,10 @@ def _presented(operand: Operand, values: Sequence[Any]) -> Tensor:
     if operand.stand_in is not None:
         return operand.stand_in
     tensor: Tensor = values[operand.place]
-    return tensor if operand.strides is None else tensor.as_strided(tensor.shape, operand.strides)
+    if operand.view is None:
+        return tensor
+    shape, strides, offset = operand.view
+    return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
 
 def make_recipe(
@@ -256,7 +259,7 @@ def make_recipe(
     """
     spec = call.spec
     problems = Diagnostics()
-    operands = [_operand(call, name, places[name], problems) for name in ("q", "k", "v")]
+    operands = [_operand(call, name, places, problems) for name in ("q", "k", "v")]
     out_shape = tuple(call.extents[str(axis.name)] for axis in spec.output.axes)
     lse_shape = tuple(call.extents[str(axis.name)] for axis in lse_axes(spec))
     o_buffer = _buffer(out_shape, TORCH_DTYPES[spec.output.dtype], out)
@@ -270,13 +273,13 @@ def make_recipe(
         raise CallError(problems.errors)
     given = {**call.tensors, **{name: value for name, value in call.params.items() if isinstance(value, Tensor)}}
     lse_buffer = _buffer(lse_shape, torch.float32, lse)
-    plain = all(operand.strides is None and operand.stand_in is None for operand in operands)
+    plain = all(operand.view is None and operand.stand_in is None for operand in operands)
     q = call.tensors["q"]
     return Recipe(
         function=function,
         device=call.device,
         operands=(operands[0], operands[1], operands[2]),
-        places=(places["q"], places["k"], places["v"]) if plain else None,
+        places=(operands[0].place, operands[1].place, operands[2].place) if plain else None,
         out=Buffer(out_shape, o_buffer.dtype, o_buffer.contiguous, o_strides, o_buffer.bytes),
         out_like_q=plain
         and o_strides is None
@@ -321,8 +324,11 @@ def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum(stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True))
 
 
-def _operand(call: Call, name: str, place: int, problems: Diagnostics) -> Operand:
-    tensor = call.tensors[name]
+def _operand(call: Call, name: str, places: Mapping[str, int], problems: Diagnostics) -> Operand:
+    view = next((view for view in call.spec.views if view.name == name), None)
+    given = call.tensors[name if view is None else view.base]
+    tensor = given if view is None else given[tuple(_index(part) for part in view.slices)]
+    place = places[name if view is None else view.base]
     if tensor.numel() == 0:
         # a tensor map has no extent of 0; the kernel is told the extent and visits no tile of this
         shape = [max(extent, 1) for extent in tensor.shape]
@@ -331,7 +337,16 @@ def _operand(call: Call, name: str, place: int, problems: Diagnostics) -> Operan
     strides = _tma_strides(name, tuple(tensor.shape), tensor.stride(), axes, tensor.dtype, problems)
     if tensor.data_ptr() & _ALIGNMENT:
         _report_address(name, problems)
-    return Operand(place, strides, None)
+    if view is None and strides is None:
+        return Operand(place, None, None)
+    offset = int(tensor.storage_offset() - given.storage_offset())
+    return Operand(place, (tuple(tensor.shape), strides or tensor.stride(), offset), None)
+
+
+def _index(part: Slice) -> slice | int:
+    if part.kind == "select":
+        return part.start
+    return slice(None) if part.kind == "keep" else slice(part.start, part.stop)
 
 
 def _report_address(name: str, problems: Diagnostics) -> None:
@@ -426,5 +441,5 @@ def _pairs_per_section(call: Call, signature: Signature, slots_k: int) -> int:
     if not signature.longest_first:
         return 1
     group = call.extents["heads"] // call.extents[call.spec.kv_heads_axis]
-    one = max(1, slots_k * signature.row_elements * call.tensors["k"].element_size())
+    one = max(1, slots_k * signature.row_elements * TORCH_DTYPES[call.spec.tensor("k").dtype].itemsize)
     return group // signature.pack * max(1, L2_BYTES // one)

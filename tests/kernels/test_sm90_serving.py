@@ -79,6 +79,15 @@ def test_dense_keys_in_parts(splits: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_joint_pool_as_views() -> None:
+    tensors = {"q": queries(3, 2, 4), **paged([0, 33, 400], 16, (4, 2), DIM)}
+    tensors["kv"] = torch.stack([tensors["k"], tensors["v"]], 1)
+    pools = "kv: bf16[pages, 2, page_size, kv_heads, dim]\nview k = kv[:, 0, :, :, :]\nview v = kv[:, 1, :, :, :]\n"
+    table = TABLE.replace("k, v: bf16[pages, page_size, kv_heads, dim]\n", pools)
+    check(QUERIES + table + USED + CAUSAL + schedule(1), tensors)
+
+
+@pytest.mark.slow
 def test_left_padding_in_pages() -> None:
     lengths, pads = [0, 20, 200], [3, 17, 40]
     tensors = {"q": queries(3, 2, 2), **paged(lengths, 16, (2, 2), DIM, pads=pads)}
