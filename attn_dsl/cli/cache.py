@@ -56,7 +56,7 @@ def _list(cache: KernelCache, form: str) -> int:
     for entry in entries:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
         info = entry.info
-        dims = f"dim {info.dim}, dim_v {info.dim_v}"
+        dims = f"dim {info.dim}, dim_v {info.dim_v}" if info.dim else f"dim_v {info.dim_v}"
         print(f"{info.key[:12]}  {used}  {entry.bytes:>9,} bytes  {info.signature.target:<5}  {info.spec}, {dims}")
     print(f"{plural(len(entries), 'kernel')}, {total / 2**20:.1f} of {cache.limit >> 20} MiB in {cache.folder}")
     return OK

@@ -9,10 +9,9 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-
-from attn_dsl.lowering.forward import ForwardPlan
 
 from .artifact import CUBIN, OBJECT, PTX, SHARED, Artifact, seal
 from .cubin import resources
@@ -44,7 +43,17 @@ def compile_plan(plan: Planned, template: Callable[[], Template], options: str =
         return template()(plan, options)
 
 
-def build(plan: ForwardPlan, arch: str, template: Callable[[], Template], folder: Path, key: str) -> Artifact:
+@dataclass(frozen=True)
+class About:
+    """What an artifact says of itself."""
+
+    spec: str  # name
+    dim: int  # elements of a row of q and k
+    dim_v: int  # elements of a row of v and o
+    signature: Signature
+
+
+def build(plan: Planned, about: About, template: Callable[[], Template], folder: Path, key: str) -> Artifact:
     """Compiles `plan` and fills the empty folder `folder` with its artifact."""
     with tempfile.TemporaryDirectory(prefix="attn_dsl_") as dump:
         made = compile_plan(plan, template, f"--keep-ptx --keep-cubin --dump-dir {dump}")
@@ -60,11 +69,11 @@ def build(plan: ForwardPlan, arch: str, template: Callable[[], Template], folder
         folder,
         {
             "key": key,
-            "spec": plan.name,
-            "dim": plan.dim,
-            "dim_v": plan.dim_v,
+            "spec": about.spec,
+            "dim": about.dim,
+            "dim_v": about.dim_v,
             "entry": entry[1],
-            "signature": Signature.of(plan, arch),
+            "signature": about.signature,
             "registers": found.registers,
             "stack": found.stack,
             "facts": compiler_facts(),

@@ -26,8 +26,6 @@ from typing import Any
 
 from filelock import FileLock
 
-from attn_dsl.lowering.forward import ForwardPlan
-
 from .artifact import FORMAT, INFO, Artifact, DamagedArtifact, KernelInfo
 from .versions import SOURCES, compiler_facts, read_sources
 
@@ -65,8 +63,11 @@ def cache_limit() -> int:
     return (int(text) if text.isdecimal() else DEFAULT_LIMIT) << 20
 
 
-def key_of(plan: ForwardPlan, arch: str) -> str:
-    """Equal only for kernels that are equal: the plan, the sources it is compiled by, the compiler and its settings."""
+def key_of(plan: object, arch: str) -> str:
+    """Equal only for kernels that are equal: the plan, the sources it is compiled by, the compiler and its settings.
+
+    The plan's `repr` says all of it, in every process.
+    """
     settings = sorted(
         (name, value)
         for name, value in os.environ.items()

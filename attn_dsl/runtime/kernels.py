@@ -23,13 +23,13 @@ from ..expr import INT
 from ..spec.model import AttentionSpec, Param
 from .artifact import Artifact
 from .binding import Call, Value
-from .builder import Template, build, compile_plan
+from .builder import About, Template, build, compile_plan
 from .cache import kernel_cache, key_of
 from .dtypes import spelling
 from .kernel import Kernel
 from .recipe import Direct, Layout, Recipe, direct_layout, layout_of, make_recipe
 from .signature import Signature
-from .splitting import Splitting, splits_of
+from .splitting import JoinOf, Splitting, cached_join, splits_of, traced_join
 
 MAX_RECIPES = 4096  # of one compiled object; the next layout then starts a new collection
 _REFERENCE = "target='reference' runs everywhere"
@@ -119,7 +119,8 @@ def _from_cache(plan: ForwardPlan, target: KernelTarget) -> tuple[Artifact, Call
     key = key_of(plan, target.arch)
 
     def make(folder: Path) -> Artifact:
-        return build(plan, target.arch, target.template, folder, key)
+        about = About(plan.name, plan.dim, plan.dim_v, Signature.of(plan, target.arch))
+        return build(plan, about, target.template, folder, key)
 
     return kernel_cache().load(key, make)
 
@@ -151,7 +152,8 @@ class Kernels:
         if not kwargs and out is lse is None and len(args) == 3:
             direct = self.direct.get(direct_layout(args))
             if direct is not None:
-                return direct(*args, wants_lse)
+                q, k, v = args
+                return direct(q, k, v, wants_lse)
         layout = layout_of(args, kwargs, out, lse)
         recipe = None if layout is None else self.recipes.get(layout)
         if recipe is None:
@@ -170,7 +172,7 @@ class Kernels:
             return self._sibling(target)(call, args, kwargs, out, lse)
         names = [tensor.name for tensor in self.spec.tensors][: len(args)]
         places = {name: place for place, name in enumerate((*names, *kwargs))}
-        recipe = _recipe(call, self._running(call, self.kernel), places, out, lse)
+        recipe = _recipe(call, self._running(call, self.kernel, cached_join), places, out, lse)
         result = recipe.run((*args, *kwargs.values()), out, lse)
         layout = layout_of(args, kwargs, out, lse)
         if layout is not None:
@@ -196,7 +198,7 @@ class Kernels:
         values = {**call.tensors, **call.params}
         with torch.no_grad():
             places = {name: place for place, name in enumerate(values)}
-            return _recipe(call, self._running(call, self.traced), places, out, lse).run(
+            return _recipe(call, self._running(call, self.traced, traced_join), places, out, lse).run(
                 list(values.values()), out, lse
             )
 
@@ -210,7 +212,7 @@ class Kernels:
                     found = self.loaded[shape] = self._made(shape)
         return found
 
-    def _running(self, call: Call, kernel_of: Callable[[ShapeClass], Kernel]) -> Kernel | None:
+    def _running(self, call: Call, kernel_of: Callable[[ShapeClass], Kernel], join_of: JoinOf) -> Kernel | None:
         """The kernel a call runs, by `kernel_of`; None if its outputs have no elements."""
         if not _has_elements(call):
             return None
@@ -219,11 +221,11 @@ class Kernels:
         if count == 1:
             return kernel_of(shape)
         partial = kernel_of(replace(shape, partial=True))
-        return replace(partial, function=Splitting.of(call, partial.signature, partial.function, count))
+        return replace(partial, function=Splitting.of(call, partial.signature, partial.function, count, join_of))
 
     def kernel_for(self, call: Call) -> Kernel | None:
         """The kernel that a call runs, compiled if it has to be; None if its outputs have no elements."""
-        return self._running(call, self.kernel)
+        return self._running(call, self.kernel, cached_join)
 
     def _shape_class(self, call: Call) -> ShapeClass:
         group = call.extents["heads"] // call.extents[self.spec.kv_heads_axis]

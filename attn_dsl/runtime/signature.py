@@ -53,6 +53,29 @@ class Signature:
             stages=plan.stages,
         )
 
+    @staticmethod
+    def of_join(target: str, arch: str) -> Signature:
+        """Of a kernel that joins parts: it has no arguments after its outputs."""
+        return Signature(
+            target=target,
+            arch=arch,
+            slots_k="",
+            pages=None,
+            captures=(),
+            params=(),
+            sizes=(),
+            geometry=(),
+            row_elements=0,
+            pack=1,
+            longest_first=False,
+            tile_q=0,
+            tile_k=0,
+            packed_q=False,
+            threads=0,
+            shared=0,
+            stages=0,
+        )
+
     def grid(self, extents: Mapping[str, int]) -> tuple[int, int, int]:
         """Thread blocks of a launch with axes of `extents`: one for each tile of queries of the heads that share it."""
         heads, batch = extents["heads"] // self.pack, extents["batch"]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attn_dsl.lowering.forward.splits import splits
+from attn_dsl.lowering.forward.splits import MAX_SPLITS, splits
 
 from ..reference import lse_axes
 from .binding import Call
-from .builder import compile_plan
+from .builder import About, Template, build, compile_plan
+from .cache import kernel_cache, key_of
 from .recipe import slots_of
 from .signature import Signature
-from .versions import check_dsl
 
 FEW = 32  # parts of which one warp joins a row
 SPLITTING = ("sm90",)  # targets whose kernels can write partial results
@@ -57,13 +57,13 @@ class Splitting:
     join: Callable[..., Any]
 
     @staticmethod
-    def of(call: Call, signature: Signature, partial: Callable[..., Any], count: int) -> Splitting:
+    def of(call: Call, signature: Signature, partial: Callable[..., Any], count: int, join_of: JoinOf) -> Splitting:
         spec, dim_v = call.spec, call.extents[call.spec.dim_v_axis]
         o_axes = tuple(str(axis.name) for axis in spec.output.axes)
         inner = next(place for place, axis in enumerate(o_axes) if axis in ("dim", "dim_v"))
         logs = tuple(str(axis.name) for axis in lse_axes(spec))
-        shape = (str(spec.output.dtype), dim_v, o_axes, logs, spec.lse_base)
-        return Splitting(count, inner, partial, _join(signature.target, signature.arch, count, shape))
+        join = Join(signature.target, signature.arch, str(spec.output.dtype), dim_v, o_axes, logs, spec.lse_base)
+        return Splitting(count, inner, partial, join_of(join if count <= FEW else replace(join, most=MAX_SPLITS)))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, arguments: tuple[Any, ...]) -> None:
         others = [extent for place, extent in enumerate(o.shape) if place != self.inner]
@@ -74,17 +74,45 @@ class Splitting:
         self.join(parts, logs, o, lse)
 
 
-@lru_cache(maxsize=256)
-def _join(target: str, arch: str, count: int, shape: tuple[Any, ...]) -> Callable[..., Any]:
-    """The kernel that joins `count` parts, compiled in this process; `shape` is what its plan says of the outputs.
+@dataclass(frozen=True)
+class Join:
+    """The kernel that joins parts: the fields of its plan, which are known without CuTe DSL."""
 
-    Raises UnsupportedError (E282) if CuTe DSL is missing or of another release.
-    """
-    check_dsl(target)
-    from attn_dsl.kernels.common.combine import MAX_SPLITS, CombinePlan, compile_combine
+    target: str
+    arch: str
+    o_dtype: str
+    dim_v: int  # elements
+    o_axes: tuple[str, ...]
+    lse_axes: tuple[str, ...]
+    lse_base: str
+    most: int = FEW  # parts
 
-    o_dtype, dim_v, o_axes, logs, base = shape
-    most = FEW if count <= FEW else MAX_SPLITS
-    plan = CombinePlan(target, o_dtype, dim_v, o_axes, logs, base, most)
-    made: Callable[..., Any] = compile_plan(plan, lambda: lambda plan, options="": compile_combine(plan, arch, options))
+
+JoinOf = Callable[[Join], Callable[..., Any]]
+
+
+@cache
+def cached_join(join: Join) -> Callable[..., Any]:
+    """Its function, from the cache of compiled kernels or compiled now. Raises UnsupportedError (E282)."""
+    key = key_of(join, join.arch)
+    about = About("join", 0, join.dim_v, Signature.of_join(join.target, join.arch))
+    return kernel_cache().load(key, lambda folder: build(join, about, _template, folder, key))[1]
+
+
+@cache
+def traced_join(join: Join) -> Callable[..., Any]:
+    """Its function, compiled in this process. Raises UnsupportedError (E282)."""
+    made: Callable[..., Any] = compile_plan(join, _template)
     return made
+
+
+def _template() -> Template:
+    from attn_dsl.kernels.common.combine import CombinePlan, compile_combine
+
+    def compile_join(plan: Join, options: str = "") -> Any:
+        combine = CombinePlan(
+            plan.target, plan.o_dtype, plan.dim_v, plan.o_axes, plan.lse_axes, plan.lse_base, plan.most
+        )
+        return compile_combine(combine, plan.arch, options)
+
+    return compile_join

@@ -11,10 +11,11 @@ from stand_in_kernels import stand_in
 
 import attn_dsl
 from attn_dsl import CallError, UnsupportedError
-from attn_dsl.runtime import random_inputs
+from attn_dsl.runtime import cache, random_inputs
 from attn_dsl.runtime.artifact import _triton_tool
 from attn_dsl.runtime.cubin import resources
 from attn_dsl.runtime.kernel import GpuTarget
+from attn_dsl.runtime.splitting import Join, cached_join
 
 TEXT = """
 q: bf16[batch, seq_q, heads, dim]
@@ -63,6 +64,21 @@ def test_sass_without_the_tool(kernel, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UnsupportedError, match=r"E282.*nvdisasm, which was not found"):
         kernel.asm["sass"]
+
+
+def test_what_joins_parts_is_kept_like_any_kernel(monkeypatch, tmp_path):
+    pytest.importorskip("cutlass")
+    monkeypatch.setenv("ATTN_DSL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "read_sources", lambda: cache.SOURCES)  # whoever edits them while the tests run
+    join = Join("sm90", "sm_90a", "bf16", 64, ("batch", "seq_q", "heads", "dim"), ("batch", "heads", "seq_q"), "e")
+    cached_join.cache_clear()
+    cached_join(join)
+    (kept,) = cache.kernel_cache().entries()
+    assert (kept.info.spec, kept.info.dim_v, kept.info.signature.arch) == ("join", 64, "sm_90a")
+    monkeypatch.setattr("attn_dsl.runtime.splitting.build", None)  # nothing is compiled again
+    cached_join.cache_clear()
+    cached_join(join)
+    cached_join.cache_clear()
 
 
 def test_a_launch_writes_its_buffers_and_gives_its_kernel():
