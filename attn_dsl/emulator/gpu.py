@@ -45,7 +45,7 @@ class Options:
     late: int = 0  # asynchronous work completes 0 at issue, 1 as late as legal, 2 at random times
     threads: int = 0  # of the host; 0: one per core
     budget: int = BUDGET  # warp-instructions of one cluster; 0: no limit
-    exact: bool = False  # MMAs round as tensor cores do, bit by bit
+    exact: bool = False  # MMAs, ex2 and rcp give the bits of an H200
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,8 @@ def device(
         late: asynchronous work completes 0 at issue, 1 as late as legal (destination poisoned), 2 at random times.
         threads: host threads for the CTAs of a launch; 0 is one per core.
         budget: warp-instructions of one cluster before a launch is given up; 0 for no limit.
-        exact: MMAs round as tensor cores do, bit by bit (wgmma: equal to an H200's); else to nearest in f32, faster.
+        exact: wgmma, ex2 and rcp give the bits of an H200, tcgen05.mma those of the published model; else sums are in
+            f32 and functions rounded from double, which is faster.
         record: keep every launch in `gpu.launches` for replay, with its tensors.
 
     Raises:

@@ -109,7 +109,7 @@ class LaunchConfig:
 
     ``dyn_smem`` in bytes; ``late``: 0 asynchronous work completes at issue, 1 as late as legal, 2 at random times;
     ``threads`` 0 is one per core; ``seed`` 0 is round-robin; ``budget`` in warp-instructions of one cluster, 0: none;
-    ``exact``: MMAs round as tensor cores do, bit by bit (slower), else to nearest in f32;
+    ``exact``: MMAs, ex2 and rcp give the bits of the hardware (slower), else sums are in f32;
     ``trace`` records which instruction used which mbarrier.
     """
 

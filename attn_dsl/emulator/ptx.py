@@ -54,7 +54,7 @@ class Kernel:
             late: 0: asynchronous work completes at issue; 1: as late as legal; 2: at random times.
             threads: of the host; 0 is one per core.
             budget: warp-instructions of one cluster, 0 for no limit.
-            exact: MMAs round as tensor cores do, bit by bit; else to nearest in f32, which is faster.
+            exact: MMAs, ex2 and rcp give the bits of the hardware (see `device`), slower.
 
         Raises:
             EmulatorError: E312 if the launch is impossible.
