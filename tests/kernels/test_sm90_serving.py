@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from cubin import resources
 
 pytest.importorskip("cutlass")
 
 from serving import KEYS, LISTS, PACKED, QUERIES, TABLE, USED, check, paged, random
+
+import attn_dsl
+from attn_dsl.kernels.sm90.build import compile_forward
+from attn_dsl.lowering.forward import ShapeClass, select
 
 CAUSAL = "mask = kv_idx <= q_pos\n"
 DIM = 64
@@ -109,6 +116,16 @@ def test_every_page_size_in_any_parts(page_size: int, splits: int | None) -> Non
 def test_groups(group: int) -> None:
     tensors = {"q": queries(3, 5, group), **paged([0, 33, 400], 16, (group, 1), DIM, seed=group)}
     check(QUERIES + TABLE + USED + CAUSAL + schedule(2), tensors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dims", [(128, 128), (256, 256)])
+@pytest.mark.parametrize("changes", [{}, {"page_size": 16}, {"partial": True}, {"page_size": 16, "partial": True}])
+def test_nothing_is_spilled(dims: tuple[int, int], changes: dict[str, int], tmp_path: Path) -> None:
+    spec = attn_dsl.parse(QUERIES + TABLE + USED + CAUSAL, name="paged")
+    compile_forward(select(spec, ShapeClass(*dims, pack=4, **changes)), f"--keep-cubin --dump-dir {tmp_path}")
+    (cubin,) = tmp_path.glob("*.cubin")
+    assert resources(cubin.read_bytes()).stack == 0
 
 
 @pytest.mark.slow
