@@ -116,7 +116,7 @@ def step(
     score_and_mask(plan, scope, fragment, scores, tile, masked)
     warpgroup.wait_group(0)
     v_pipe.consumer_release(before)
-    sums = weigh(scores, weights, reference, scale)
+    sums = weigh(scores, weights, reference, scale, plan.computes_scores)
     if cute.arch.vote_any_sync(reference_serves(sums, reference, base) == Boolean(False)):
         move_reference(scores, weights, output, statistics, Float32(1.0))
     else:

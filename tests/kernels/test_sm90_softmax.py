@@ -51,6 +51,15 @@ def test_scores_that_rise_from_tile_to_tile(rise: float, dtype: torch.dtype) -> 
     run("", q, k, v)
 
 
+@pytest.mark.parametrize("rise", [0.5, 3.0, 30.0])
+def test_weights_on_fma_units(rise: float) -> None:
+    """Scores that need the special function unit leave weights to the FMA units: hidden ones, tiny ones, huge ones."""
+    q, k, v = tensors(torch.bfloat16, 5)
+    q[..., 0] = torch.where(torch.arange(SEQ_Q) % 2 == 0, 8.0, 0.0)[None, :, None].to(q.dtype)
+    k[..., 0] = (rise * torch.arange(SEQ_K, 0, -1) / 128)[None, :, None].to(k.dtype)
+    run("score = 300.0 * tanh(score / 300.0)\nmask = kv_idx <= q_idx + 400 and kv_idx != 37", q, k, v)
+
+
 def test_one_key_far_above_all_others() -> None:
     """A single score that overflows the weights of its tile against the reference of the tiles before."""
     q, k, v = tensors(torch.bfloat16, 2)
