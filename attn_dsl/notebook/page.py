@@ -20,7 +20,6 @@ from ..spec.shapes import depends_on
 
 _ROWS = 48  # query rows and keys of the picture
 _EXTENTS = {"batch": 1, "seq_q": _ROWS, "seq_k": _ROWS, "heads": 8, "kv_heads": 2, "dim": 128, "dim_v": 128}
-_EXPLAINED = ("sm90",)  # targets whose plans have a description
 _OWN_EXTENT = 64  # of an axis that only captures have
 _STYLE = "vertical-align:top;text-align:left;padding:0 1.5em 0 0"
 
@@ -87,9 +86,6 @@ def _plans(spec: AttentionSpec, inputs: Inputs) -> str:
         try:
             compile_for(spec, name)
             plan = target.select(spec, shape_class(call, target))
-            if name not in _EXPLAINED:
-                found.append(f"<div>{escape(name)}: has a kernel</div>")
-                continue
             body, says = explain(plan), f"{name}: plan of the kernel, dim {plan.dim}"
         except AttnDslError as error:
             body, says = "\n".join(item.message for item in error.diagnostics), f"{name} refuses this spec"

