@@ -93,3 +93,17 @@ def test_what_flex_attention_lacks(name):
     with pytest.raises(attn_dsl.UnsupportedError) as raised:
         to_flex(spec, {}, {}, {})
     assert raised.value.code == "E281"
+
+
+@pytest.mark.slow  # Inductor's C++ takes a minute
+def test_torch_compile_takes_the_functions_whole():
+    text = "slopes: f32[heads]\nparam n: int in 1.. = 50\nmask = 0 <= q_pos - kv_idx < n\n"
+    score = "score = 4.0 * tanh(score / 4.0) + min(slopes[h], 1.0) * (kv_idx - q_pos)"
+    spec = attn_dsl.parse(HEAD.replace("[batch, seq_q, heads, dim]", "[batch, heads, seq_q, dim]") + text + score)
+    inputs = random_inputs(spec, {"batch": 1, "heads": 2, "kv_heads": 2, "seq_q": 128, "seq_k": 128, "dim": 16})
+    mask_mod, score_mod = to_flex(spec, inputs.tensors, inputs.params, inputs.extents)
+    q, k, v = (operand(spec, name, inputs.tensors[name]).contiguous() for name in "qkv")
+    block_mask = create_block_mask(mask_mod, None, 2, 128, 128, device="cpu")
+    with torch.no_grad():
+        found = torch.compile(flex_attention, fullgraph=True)(q, k, v, score_mod, block_mask)
+    torch.testing.assert_close(found, attn_dsl.compile(spec)(**inputs.tensors), atol=2e-5, rtol=2e-5)
