@@ -68,6 +68,7 @@ def test_prefill_and_decode_in_one_batch() -> None:
     check(PACKED + LISTS + USED + CAUSAL, tensors)
 
 
+@pytest.mark.slow
 def test_the_number_of_parts_is_chosen_for_few_queries() -> None:
     """Room for 16 tiles of keys, two blocks, and 132 multiprocessors to put parts of them on."""
     tensors = {"q": queries(1, 1, 4), **paged([2000], 16, (4, 2), DIM)}
