@@ -30,6 +30,7 @@ class Signature:
     threads: int  # of one block
     shared: int  # bytes of shared memory of one block
     stages: int  # tiles of K, and of V, in flight
+    blocks: int  # that share a multiprocessor
 
     @staticmethod
     def of(plan: ForwardPlan, arch: str) -> Signature:
@@ -51,6 +52,7 @@ class Signature:
             threads=plan.threads,
             shared=plan.shared_bytes,
             stages=plan.stages,
+            blocks=plan.blocks,
         )
 
     @staticmethod
@@ -74,6 +76,7 @@ class Signature:
             threads=0,
             shared=0,
             stages=0,
+            blocks=0,
         )
 
     def grid(self, extents: Mapping[str, int]) -> tuple[int, int, int]:

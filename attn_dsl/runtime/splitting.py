@@ -37,7 +37,8 @@ def splits_of(call: Call, signature: Signature) -> int:
     if signature.packed_q or call.extents["seq_q"] * signature.pack > signature.tile_q:
         return 1
     blocks, _, _ = signature.grid(call.extents)
-    return splits(blocks, -(-slots_of(call, signature) // signature.tile_k), _processors(call.device))
+    at_once = _processors(call.device) * signature.blocks
+    return splits(blocks, -(-slots_of(call, signature) // signature.tile_k), at_once)
 
 
 def _processors(device: torch.device) -> int:

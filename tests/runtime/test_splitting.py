@@ -34,9 +34,9 @@ def count(text: str, tensors: dict[str, torch.Tensor], target: str = "sm90") -> 
     return splits_of(call, Signature.of(select(spec, shape_class(call, kernels)), kernels.arch))
 
 
-def dense(batch: int = 1, seq_q: int = 1, seq_k: int = 8192, heads: int = 8) -> dict[str, torch.Tensor]:
-    k = torch.empty(batch, seq_k, 2, 128, dtype=torch.bfloat16)
-    return {"q": torch.empty(batch, seq_q, heads, 128, dtype=torch.bfloat16), "k": k, "v": k.clone()}
+def dense(batch: int = 1, seq_q: int = 1, seq_k: int = 8192, heads: int = 8, dim: int = 128) -> dict[str, torch.Tensor]:
+    k = torch.empty(batch, seq_k, 2, dim, dtype=torch.bfloat16)
+    return {"q": torch.empty(batch, seq_q, heads, dim, dtype=torch.bfloat16), "k": k, "v": k.clone()}
 
 
 def test_few_queries_on_many_keys_are_cut() -> None:
@@ -44,6 +44,11 @@ def test_few_queries_on_many_keys_are_cut() -> None:
     assert count(QUERIES + KEYS, dense(batch=8)) == 8
     assert count(QUERIES + KEYS, dense(batch=66)) == 1
     assert count(QUERIES + KEYS, dense(seq_k=256)) == 1
+
+
+def test_blocks_that_share_a_multiprocessor_count() -> None:
+    """Narrow heads: 132 thread blocks are a third of what runs at once."""
+    assert count(QUERIES + KEYS, dense(batch=66, dim=64)) == 3
 
 
 def test_queries_that_fill_more_than_a_tile_are_not_cut() -> None:
