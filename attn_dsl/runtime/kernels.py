@@ -181,8 +181,9 @@ class Kernels:
                 self.direct.clear()
             self.recipes[layout] = recipe
             direct = recipe.direct() if not kwargs and out is lse is None else None
-            if direct is not None:
-                self.direct[direct_layout(args)] = direct
+            shortest = None if direct is None else direct_layout(args)
+            if direct is not None and shortest is not None:  # calls without such a layout must find nothing
+                self.direct[shortest] = direct
         return result
 
     def _sibling(self, target: KernelTarget) -> Kernels:
