@@ -3,14 +3,15 @@
     python benchmarks/h200_forward.py [--case causal] [--repeat 30] [--peers cudnn,flex,fa4]
 
 Each number is a median over CUDA events; everyone's calls alternate, so that all see the same clocks. TFLOP/s count
-visible (query, key) pairs alone, 4 dim operations each, so a kernel that visits fewer tiles gains time and no work. A
-peer that cannot express a case, or is not installed, has no number. Results of ours are compared with float64 on a
-sample of rows before anything is timed.
+visible (query, key) pairs alone, 2 (dim + dim_v) operations each, so a kernel that visits fewer tiles gains time and no
+work. A peer that cannot express a case, or is not installed, has no number. Results of ours are compared with float64
+on a sample of rows before anything is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
 from collections.abc import Callable, Mapping
@@ -40,18 +41,22 @@ class Case:
     heads: int
     kv_heads: int
     dim: int
+    dim_v: int | None = None  # None: dim
     values: Mapping[str, Any] = field(default_factory=dict)  # parameters
     captures: Callable[[Case], dict[str, Tensor]] = lambda case: {}
     mask_mod: Callable[..., Callable[..., Tensor]] | None = None  # of (captures) for FlexAttention; None: no mask
     score_mod: Callable[..., Callable[..., Tensor]] | None = None
+    mask_per_batch: bool = False  # whether batch entries differ in mask_mod
     fa4: Mapping[str, Any] | None = None  # keywords of flash_attn_func; None: it cannot do this
+    document: int = 0  # tokens of one document, for flash_attn_varlen_func
     causal: bool | None = None  # what SDPA is asked for; None: it cannot do this
     pairs: Callable[[Case], int] | None = None  # of one head and batch entry, where the analysis cannot say
 
     @property
     def spec(self) -> attn_dsl.AttentionSpec:
-        head = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, kv_heads, dim]\n"
-        return attn_dsl.parse(head + self.text, name=self.name)
+        values = "dim" if self.dim_v is None else "dim_v"
+        head = "q: bf16[batch, seq_q, heads, dim]\nk: bf16[batch, seq_k, kv_heads, dim]\n"
+        return attn_dsl.parse(f"{head}v: bf16[batch, seq_k, kv_heads, {values}]\n{self.text}", name=self.name)
 
 
 CAUSAL = "mask = kv_idx <= q_pos"
@@ -89,6 +94,8 @@ CASES = (
     Case("causal", CAUSAL, 4, 8192, 16, 16, 128, mask_mod=_causal, fa4={"causal": True}, causal=True),
     Case("causal_16k_gqa", CAUSAL, 2, 16384, 32, 8, 128, mask_mod=_causal, fa4={"causal": True}, causal=True),
     Case("causal_dim_64", CAUSAL, 4, 8192, 32, 32, 64, mask_mod=_causal, fa4={"causal": True}, causal=True),
+    Case("causal_dim_256", CAUSAL, 2, 8192, 16, 8, 256, mask_mod=_causal, fa4={"causal": True}, causal=True),
+    Case("causal_192_128", CAUSAL, 2, 8192, 16, 16, 192, 128, mask_mod=_causal, fa4={"causal": True}, causal=True),
     Case(
         "window",
         "param width: int in 1..\nmask = 0 <= q_pos - kv_idx < width",
@@ -123,6 +130,9 @@ CASES = (
         4,
         128,
         captures=_documents,
+        mask_per_batch=True,
+        fa4={"causal": True},
+        document=1024,
         mask_mod=lambda captures: lambda b, h, q, k: (k <= q) & (captures["start"][b, q] <= k),
         pairs=lambda case: case.seq // 1024 * (1024 * 1025 // 2),
     ),
@@ -266,13 +276,14 @@ class Runs:
         shape = (case.batch, case.seq)
         self.q = torch.randn(*shape, case.heads, case.dim, device=DEVICE, dtype=torch.bfloat16)
         self.k, self.v = (
-            torch.randn(*shape, case.kv_heads, case.dim, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)
+            torch.randn(*shape, case.kv_heads, dim, device=DEVICE, dtype=torch.bfloat16)
+            for dim in (case.dim, case.dim_v or case.dim)
         )
         self.captures = case.captures(case)
 
     def ours(self) -> Callable[[], Tensor]:
         attention = attn_dsl.compile(self.case.spec, target="sm90")
-        out = torch.full_like(self.q, float("nan"))
+        out = torch.full_like(self.q[..., : self.case.dim_v], float("nan"))
         lse = torch.empty(self.case.batch, self.case.heads, self.case.seq, device=DEVICE)
         values = {**self.captures, **self.case.values}
         return lambda: attention(self.q, self.k, self.v, **values, out=out, lse=lse)[0]
@@ -300,7 +311,7 @@ class Runs:
         block_mask = None
         if case.mask_mod is not None:
             mask_mod = case.mask_mod(self.captures)
-            batch = case.batch if self.captures else None
+            batch = case.batch if case.mask_per_batch else None
             block_mask = torch.compile(create_block_mask)(mask_mod, batch, None, case.seq, case.seq, device=DEVICE)
         score_mod = case.score_mod(self.captures) if case.score_mod is not None else None
         q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
@@ -310,12 +321,21 @@ class Runs:
     def fa4(self) -> Callable[[], Tensor] | None:
         if self.case.fa4 is None:
             return None
-        from flash_attn.cute.interface import flash_attn_func
+        from flash_attn.cute.interface import flash_attn_func, flash_attn_varlen_func
 
         keywords = {key: self.captures[x].bfloat16() if isinstance(x, str) else x for key, x in self.case.fa4.items()}
 
+        starts = None
+        if self.case.document:
+            starts = torch.arange(0, self.case.seq + 1, self.case.document, device=DEVICE, dtype=torch.int32)
+            keywords |= {f"max_seqlen_{side}": self.case.document for side in "qk"}
+
         def run() -> Tensor:
-            found = flash_attn_func(self.q, self.k, self.v, **keywords)
+            if starts is None:
+                found = flash_attn_func(self.q, self.k, self.v, **keywords)
+            else:
+                given = (self.q[0], self.k[0], self.v[0])
+                found = flash_attn_varlen_func(*given, cu_seqlens_q=starts, cu_seqlens_k=starts, **keywords)
             return found[0] if isinstance(found, tuple) else found
 
         return run
@@ -354,13 +374,15 @@ def main() -> None:
         if options.case and case.name not in options.case:
             continue
         print(_row(case, peers, options.repeat), flush=True)
+        gc.collect()  # block masks and inputs of this case
+        torch.cuda.empty_cache()
 
 
 def _row(case: Case, peers: list[str], repeat: int) -> str:
     runs = Runs(case)
     ours = runs.ours()
     error = runs.check(ours())
-    work = 4 * case.dim * visible_pairs(case)
+    work = 2 * (case.dim + (case.dim_v or case.dim)) * visible_pairs(case)
     functions = {"ours": ours}
     for name in peers:
         try:

@@ -240,7 +240,7 @@ def test_the_plan_of_a_kernel(run, write):
     shown = run("explain", name, *sizes, "--target", "sm90")
     assert shown.code == 0
     assert "plan for sm90" in shown.out
-    assert "tiles: 192 rows x 128 keys, longest first" in shown.out
+    assert "tiles: 64 rows x 96 keys, longest first" in shown.out
     report = json.loads(run("explain", name, *sizes, "--target", "sm90", "--format", "json").out)
     assert report["plan"]["target"] == "sm90"
     refused = run("explain", name, *sizes[:-1], 264, "--target", "sm90")
