@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from attn_dsl import reference
@@ -37,7 +38,10 @@ class StandIn:
 
         def function(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, arguments: tuple[Any, ...]) -> None:
             self.launches += 1
-            self._run(signature, {"q": q, "k": k, "v": v}, o, lse, arguments)
+            for value in (q, k, v, o, lse, *arguments):
+                assert not isinstance(value, Tensor) or value.numel(), "a kernel takes no tensor without elements"
+            with torch.no_grad():
+                self._run(signature, {"q": q, "k": k, "v": v}, o, lse, arguments)
 
         return Kernel(signature, function, None)
 
