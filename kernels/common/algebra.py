@@ -94,10 +94,16 @@ class CuteAlgebra:
         return instruction("div.full.f32 $0, $1, $2;", Float32, "=f,f,f", x, y)
 
     def floordiv(self, x: Any, y: Any) -> Any:
+        assert isinstance(x, Int32 | Int64), "an extent of a layout divides towards zero"
         shift = _exponent(y)
-        return x // y if shift is None else x >> type(x)(shift)
+        if shift is not None:
+            return x >> type(x)(shift)
+        quotient = x // y  # CuTe DSL rounds it down in some kernels, towards 0 in others
+        rest, zero = x - quotient * y, type(x)(0)
+        return choose((rest != zero) & ((rest ^ y) < zero), quotient - type(x)(1), quotient)
 
     def mod(self, x: Any, y: Any) -> Any:
+        assert isinstance(x, Int32 | Int64), "an extent of a layout divides towards zero"
         if _exponent(y) is not None:
             return x & type(x)(int(known(y) or 1) - 1)
         rest = x % y  # has the sign of x

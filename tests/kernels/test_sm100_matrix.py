@@ -37,6 +37,11 @@ def test_a_sample(cell: Cell) -> None:
     run(cell, [(129, 257), (257, 130), (0, 5)])
 
 
+def test_division_of_negative_positions_rounds_down() -> None:
+    """Queries before the first key have negative positions, which a window of an image divides by its width."""
+    run(Cell("swin_window", "bf16", 40, 1), [(640, 127)])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", matrix.cells(), ids=str)
 def test_every_cell(cell: Cell) -> None:
