@@ -48,11 +48,14 @@ class Cell:
     failures: list[str] = field(default_factory=list)
     refused: str = ""
     seconds: float = 0.0
+    deadline: float = math.inf  # when to begin at the latest, of time.time()
 
     @property
     def text(self) -> str:
         if self.refused:
             return "refused"
+        if not self.seconds:
+            return "not run"
         return f"{self.passed}/{self.passed + len(self.failures)}"
 
 
@@ -68,8 +71,10 @@ def dense_specs() -> list[str]:
 
 
 def run(cell: Cell, device: str = "cuda") -> Cell:
-    """Fills in the cell."""
+    """Fills in the cell, unless its time is over."""
     start = time.perf_counter()
+    if time.time() > cell.deadline:
+        return cell
     spec = attn_dsl.parse(text_of(cell.name, cell.dtype), name=cell.name)
     target = "sm90" if device == "cuda" else "reference"
     try:
@@ -141,19 +146,27 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--only", default="", help="specs, with commas")
     parser.add_argument("--dims", default="", help="head dimensions, with commas, of specs that do not fix theirs")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after that many")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     dims = tuple(int(dim) for dim in options.dims.split(",") if dim) or DIMS
     todo = cells({name for name in options.only.split(",") if name}, dims)
+    for cell in todo:
+        cell.deadline = time.time() + options.seconds
+    todo.sort(key=lambda cell: (cell.dim in DIMS and cell.dim != 128, cell.dtype))  # something of every spec first
+    results = []
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        results = pool.map(run, todo, chunksize=1)
+        for cell in pool.imap_unordered(run, todo):
+            results.append(cell)
+            print(f"{cell.name} {cell.dtype} {cell.dim}: {cell.text}, {cell.seconds:.1f} s", flush=True)
+    results.sort(key=lambda cell: (cell.name, cell.dim, cell.dtype))
     print(table(results))
     for name, reason in sorted({(cell.name, cell.refused) for cell in results if cell.refused}):
         print(f"refused: {name}: {reason}")
     for cell in results:
         for failure in cell.failures:
             print(f"failed: {cell.name} {cell.dtype} {cell.dim}: {failure}")
-    whole = {cell.name for cell in results} - {cell.name for cell in results if cell.failures or not cell.passed}
+    whole = {c.name for c in results if c.passed} - {c.name for c in results if c.failures}
     calls = sum(cell.passed for cell in results)
     bad = sum(len(cell.failures) for cell in results)
     print(

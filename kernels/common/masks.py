@@ -9,12 +9,14 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
+from attn_dsl.expr import children_first
 from attn_dsl.kernels.common.algebra import choose, clamped, instruction, larger, smaller
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.leaves import COLUMN, Place, Scope, needs_inside
 from attn_dsl.lowering.forward import ForwardPlan, PiecePlan
 
 WORD = 32  # columns of one keep word
+SMALL = 24  # distinct nodes of a mask: 16 columns of a larger one at a time would spill registers
 
 
 def mask_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, tile: Any) -> None:
@@ -22,23 +24,17 @@ def mask_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any
 
     `scores` is f32 (rows, columns), a row per entry of `fragment.rows`.
     """
-    first = tile * Int32(plan.tile_k)
-    if plan.mask.kind == "elements":
-        _mask_elements(plan, scope, fragment, scores, first)
-        return
-    words = [row_words(plan, scope, fragment, row, first) for row in scope.rows(fragment)]
-    apply_words(fragment, scores, words)
+    apply_words(fragment, scores, keep_words(plan, scope, fragment, tile))
 
 
 def keep_words(plan: ForwardPlan, scope: Scope, fragment: Fragment, tile: Any) -> list[list[Any]]:
-    """For each row of a fragment of neighbouring columns its keep words in key tile `tile` (Int32), as `apply_words`
-    takes them. They need no score, so they can be made before scores are there."""
+    """For each row of a fragment its keep words in key tile `tile` (Int32), as `apply_words` takes them. They need no
+    score, so they can be made before scores are there."""
     first = tile * Int32(plan.tile_k)
     if plan.mask.kind != "elements":
         return [row_words(plan, scope, fragment, row, first) for row in scope.rows(fragment)]
-    heads = fragment.heads or [None for _ in fragment.rows]
-    places = list(zip(fragment.rows, heads, strict=True))
-    return [_element_words(plan, scope, fragment, q_idx, head, first) for q_idx, head in places]
+    parts, rows = _element_words(plan, scope, fragment, first), len(fragment.rows)
+    return [_joined(parts[place::rows], _part(plan, fragment)) for place in range(rows)]
 
 
 def apply_words(fragment: Fragment, scores: Any, words: list[list[Any]]) -> None:
@@ -108,38 +104,44 @@ def _low_bits(count: Any, word: int) -> Any:
 
 @cute.jit
 def _element_words(
-    plan: cutlass.Constexpr,
-    scope: cutlass.Constexpr,
-    fragment: cutlass.Constexpr,
-    q_idx: Int32,
-    head: Any,
-    first: Int32,
+    plan: cutlass.Constexpr, scope: cutlass.Constexpr, fragment: cutlass.Constexpr, first: Int32
 ) -> list[Any]:
-    """Keep words of a row, element by element. One word's code serves all, in a loop, which also bounds how many reads
-    of captured tensors are under way, and so registers."""
+    """Keep words of all rows, element by element, in parts of `_part` columns: part w of row r at place w * rows + r.
+
+    One part's code serves all, in a loop, which also bounds how many reads of captured tensors are under way, and so
+    registers.
+    """
     clamp = needs_inside([plan.mask.mask], COLUMN)
-    words = [Int32(0) for _ in range(fragment.count // WORD)]
-    for w in cutlass.range(len(words), unroll=1):
+    size, rows = _part(plan, fragment), len(fragment.rows)
+    with_key = fragment.below(scope.seq_k - first)
+    words = [Int32(0) for _ in range(fragment.count // size * rows)]
+    for w in cutlass.range(fragment.count // size, unroll=1):
         inside = scope.fresh()
-        row = inside.row(q_idx, head)
-        start = first + fragment.base + w * WORD
-        word = Int32(0)
-        for j in cutlass.range_constexpr(WORD):
-            column = inside.column(start, j, clamp=clamp)
-            (visible,) = inside.evaluate([plan.mask.mask], row=row, column=column)
-            word = word | choose(visible, Int32(_bit(j)), Int32(0))
-        words = [*words[1:], word & _low_bits(clamped(scope.seq_k - start, 0, Int32(WORD)), 0)]
+        places = inside.rows(fragment)
+        start = first + fragment.base + w * fragment.offset(size)
+        made = [Int32(0) for _ in range(rows)]
+        for j in cutlass.range_constexpr(size):
+            column = inside.column(start, fragment.offset(j), clamp=clamp)
+            for r in cutlass.range_constexpr(rows):
+                (visible,) = inside.evaluate([plan.mask.mask], row=places[r], column=column)
+                made[r] = made[r] | choose(visible, Int32(_bit(j)), Int32(0))
+        ended = _low_bits(clamped(with_key - w * size, 0, Int32(size)), 0)
+        words = [*words[rows:], *(word & ended for word in made)]
     return words
 
 
-def _mask_elements(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, first: Any) -> None:
-    clamp = needs_inside([plan.mask.mask], COLUMN)
-    rows = scope.rows(fragment)
-    start = first + fragment.base
-    for j in range(fragment.count):
-        kv_idx = start + Int32(fragment.offset(j))
-        has_key = kv_idx < scope.seq_k
-        column = scope.column(start, fragment.offset(j), clamp=clamp)
-        for place, row in enumerate(rows):
-            (visible,) = scope.evaluate([plan.mask.mask], row=row, column=column)
-            scores[place, j] = choose(visible & has_key, scores[place, j], Float32(-math.inf))
+def _part(plan: ForwardPlan, fragment: Fragment) -> int:
+    """Columns of a part of a word, so that all parts have as many: fewer where each needs more."""
+    nodes = sum(1 for _ in children_first([plan.mask.mask]))
+    return math.gcd(fragment.count, WORD // 2 if nodes <= SMALL else WORD // 4)
+
+
+def _joined(parts: list[Any], size: int) -> list[Any]:
+    """Parts of `size` columns put together to whole words."""
+    words = []
+    for first in range(0, len(parts), WORD // size):
+        word = parts[first]
+        for place, part in enumerate(parts[first + 1 : first + WORD // size], 1):
+            word = word | part << Int32(place * size)
+        words.append(word)
+    return words

@@ -46,6 +46,7 @@ def extents_of(lengths: tuple[int, int], heads: tuple[int, int], dims: tuple[int
         ("sinks_and_window", "bf16", (40, 24), (150, 129), (6, 2)),
         ("gain_by_head", "f16", (64, 64), (65, 100), (7, 1)),
         ("documents", "bf16", (128, 128), (50, 300), (12, 1)),
+        ("chunks", "bf16", (64, 64), (150, 70), (2, 2)),  # positions below 0, which divide towards minus infinity
     ],
 )
 def test_head_dims_and_groups(name, dtype, dims, lengths, heads) -> None:

@@ -40,6 +40,9 @@ SPECS = {
         doc_q: i32[batch, seq_q]
         doc_k: i32[batch, seq_k]
         mask = doc_q[b, q_idx] == doc_k[b, kv_idx]""",
+    "chunks": """
+        param chunk: int in 1.. = 16
+        mask = kv_idx < q_pos // chunk * chunk + 20 and (kv_idx - q_pos) % chunk != 5""",
     "dilated": "mask = kv_idx <= q_pos and (q_pos - kv_idx) % 3 == 0",
     "tree": """
         seen: bool[batch, seq_q, seq_k]
