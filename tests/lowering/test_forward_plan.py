@@ -205,7 +205,10 @@ REFUSED = {
         "'o' is f32; o is f16 or bf16",
         "leave o undeclared: it gets the dtype of q",
     ),
-    "schedule { splits = 2 }": ("a schedule cannot set splits", "it can set tile_q, tile_k, stages, order"),
+    "schedule { exp2_share = 20 }": (
+        "a schedule cannot set exp2_share",
+        "it can set tile_q, tile_k, stages, order, splits",
+    ),
     "schedule { order = head_major }": ("there is no order 'head_major'", "orders: auto, linear, longest_first"),
     "schedule { tile_q = 100 }": ("tile_q is 100; tiles have 64, 128 or 192 rows", "the nearest is 128"),
     "t: e4m3[heads]\nscore = score + t[h]": (
