@@ -43,8 +43,6 @@ def rows_of(lengths: Lengths, arguments: Arguments, b: Any, batch: Any, extent: 
 
     Packed, sequence `batch` is what lies behind the last one: slots without rows.
     """
-    # an extent of a layout divides towards zero, an Int32 towards minus infinity, as positions must
-    extent = Int32(extent)
     start, stop, count = Int32(0), extent, extent
     if lengths.cu_seqlens is not None:
         cumulative = arguments.lengths(lengths.cu_seqlens)
@@ -125,12 +123,11 @@ def work_of_block(
     split.
     """
     longest_first = plan.order == "longest_first"
-    batch, slots_q, slots_k = Int32(batch), Int32(slots_q), Int32(slots_k)
     if plan.lengths_q.cu_seqlens is None:
-        tile, pair, b = (Int32(place) for place in tile_of_block(order, longest_first))
+        tile, pair, b = tile_of_block(order, longest_first)
         q = rows_of(plan.lengths_q, arguments, b, batch, slots_q)
     else:
-        place, pair, _ = (Int32(place) for place in tile_of_block(order, longest_first))
+        place, pair, _ = tile_of_block(order, longest_first)
         b = sequence_at(plan, place, arguments.lengths(plan.lengths_q.cu_seqlens), batch)
         q = rows_of(plan.lengths_q, arguments, b, batch, slots_q)
         tile = place - (quotient(plan, q.packed) + b)
