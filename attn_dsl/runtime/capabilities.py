@@ -11,6 +11,7 @@ TARGETS = ("reference", "sm90", "sm100")
 YES = "yes"
 NO_PAGING = "no paging in this version"
 HALVES_ONLY = "q, k and v are f16 or bf16 in this version"
+NO_FP8 = "v would have to be transposed on its way to the matrix units, and a spec has no factors of q, k and v yet"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Feature:
 def _dtype(dtype: DType) -> Feature:
     operands = ("q", "k", "v")
     needed = lambda spec: any(spec.tensor(name).dtype is dtype for name in operands)  # noqa: E731
-    return Feature(f"{dtype} q, k, v", needed, sm90=YES if dtype in (DType.F16, DType.BF16) else HALVES_ONLY)
+    kernels = {DType.F32: HALVES_ONLY, DType.E4M3: NO_FP8, DType.E5M2: NO_FP8}
+    return Feature(f"{dtype} q, k, v", needed, sm90=kernels.get(dtype, YES))
 
 
 def _lengths(spec: AttentionSpec) -> tuple[Lengths, Lengths]:
