@@ -137,7 +137,7 @@ def load_bundle(folder: Path, target: str | None = None) -> CompiledAttention:
     Raises UnsupportedError: the bundle is damaged (E320), of another format, version or machine, or has no kernels for
     this GPU (E321). A call raises it where no kernel fits its shape class (E322).
     """
-    bundle = read_bundle(folder)
+    bundle = read_bundle(folder := folder.absolute())  # kernels are read when calls need them, from wherever that is
     chosen = _choose(bundle, target)
     shapes = {shape: name for of, shape, name in bundle.kernels if of == chosen}
 

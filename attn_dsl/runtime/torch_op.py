@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import reference
 from ..diagnostics import CallError, UnsupportedError
 from ..spec.model import AttentionSpec, Axis
-from .dtypes import TORCH_DTYPES
+from .dtypes import TORCH_DTYPES, spelling
 
 if TYPE_CHECKING:
     from .compiled import CompiledAttention
@@ -38,7 +39,7 @@ def register(compiled: CompiledAttention) -> CompiledAttention:
 
 def has_to_dispatch() -> bool:
     """Whether somebody looks at the operators of this call: a compiler, a mode such as fake tensors, a transform."""
-    return _is_compiling() or _modes() > 0 or _transforms() is not None
+    return _is_compiling() or _modes() > 0 or _transforms() is not None or forward_ad._current_level >= 0
 
 
 def looks_inside(values: Iterable[Any]) -> bool:
@@ -55,9 +56,28 @@ def dispatch(
     debug: bool,
 ) -> tuple[Tensor, Tensor]:
     """o and lse by the operator; buffers get copies."""
+    if forward_ad._current_level >= 0:  # torch would take their tangents for zeros
+        message = "attention has no forward-mode derivatives, and a dual level (torch.func.jvp) is open"
+        raise UnsupportedError.of("E281", message, hint="torch.autograd.grad and backward() give its gradients")
     tensors, forms, ints, floats = _arguments(compiled.spec, args, kwargs)
     found: tuple[Tensor, Tensor] = _attention(compiled.key, forms, tensors, ints, floats, debug)
-    return found[0] if out is None else out.copy_(found[0]), found[1] if lse is None else lse.copy_(found[1])
+    buffers = (("out", out, found[0]), ("lse", lse, found[1]))
+    for name, buffer, value in buffers:
+        if buffer is not None:
+            _check_copy(name, buffer, value)
+    o_value, lse_value = (value if buffer is None else buffer.copy_(value) for _, buffer, value in buffers)
+    return o_value, lse_value
+
+
+def _check_copy(name: str, buffer: Tensor, value: Tensor) -> None:
+    """What `check_buffer` asks of a buffer, where the operator's result is copied there. Raises CallError (E278)."""
+    if buffer.dtype != value.dtype:
+        raise CallError.of("E278", f"{name} has dtype {spelling(buffer.dtype)}, expected {spelling(value.dtype)}")
+    if buffer.shape != value.shape:
+        raise CallError.of("E278", f"{name} has shape {list(buffer.shape)}, expected {list(value.shape)}")
+    if torch.is_grad_enabled() and (buffer.requires_grad or value.requires_grad):
+        hint = f"leave {name}= away, or call under torch.no_grad()"
+        raise CallError.of("E278", f"{name} cannot be written while autograd records", hint=hint)
 
 
 def _arguments(
@@ -82,6 +102,8 @@ def _arguments(
         elif isinstance(value, Tensor):
             forms += "t"
             tensors.append(value)
+        elif isinstance(value, bool):
+            raise CallError.of("E274", f"parameter '{name}' is {value} (bool), expected a number")
         elif isinstance(value, int | torch.SymInt):
             forms += "i"
             ints.append(value)
@@ -146,6 +168,9 @@ def _extents(spec: AttentionSpec, tensors: Sequence[Tensor]) -> dict[str, Any]:
                 found.setdefault(axis.name, extent)
 
     for tensor, value in zip(spec.tensors, tensors, strict=False):
+        if value.dim() != len(tensor.axes):
+            axes = ", ".join(map(str, tensor.axes))
+            raise CallError.of("E271", f"{tensor.name} has {value.dim()} axes, expected {len(tensor.axes)}: [{axes}]")
         note(tensor.axes, value.shape)
     by_name = {tensor.name: value for tensor, value in zip(spec.tensors, tensors, strict=False)}
     for view in spec.views:

@@ -183,6 +183,13 @@ def test_a_call_of_another_shape_class_is_refused(written, monkeypatch):
     )
 
 
+def test_the_working_directory_may_change_before_the_first_call(written, monkeypatch):
+    monkeypatch.chdir(written.parent)
+    compiled = attn_dsl.load_bundle(written.name, target="sm90")
+    monkeypatch.chdir("/")
+    assert compiled.backend.kernel(read_bundle(written).kernels[0][1]).signature.pack == 1
+
+
 def test_a_kernel_of_no_heads_in_particular_serves_every_number(written):
     compiled = attn_dsl.load_bundle(written, target="sm90")
     shape = read_bundle(written).kernels[0][1]

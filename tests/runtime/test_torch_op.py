@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch._dynamo.testing
 from stand_in_kernels import stand_in
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.export import Dim
 from torch.library import opcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import attn_dsl
 from attn_dsl.runtime import random_inputs, torch_op
@@ -40,6 +44,14 @@ class Layer(torch.nn.Module):
 
     def forward(self, q, k, v, slopes, ids, window=4):
         return self.compiled(q, k, v, slopes=slopes, ids=ids, window=window, cap=2.0, return_lse=True)
+
+
+class Watching(TorchDispatchMode):
+    """Sees every operator."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        del types
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True)
@@ -200,3 +212,43 @@ def test_bad_calls_are_refused_while_tracing(layer):
         layer.compiled(fake, k, v, slopes)
     with pytest.raises(attn_dsl.CallError, match=r"E270.*'other'"):
         layer.compiled(fake, k, v, slopes, ids, other=3)
+    with pytest.raises(attn_dsl.CallError, match=r"E271.*q has 3 axes, expected 4"):
+        layer.compiled(*map(mode.from_tensor, (q[0], k, v, slopes, ids)))
+    with pytest.raises(attn_dsl.CallError, match=r"E274.*'window' is True \(bool\)"):
+        layer.compiled(fake, k, v, slopes, ids, window=True)
+
+
+@pytest.mark.parametrize(
+    ("out", "grad", "message"),
+    [
+        (torch.zeros(2, 7, 4, 6, dtype=torch.float16), False, "out has dtype f16, expected f32"),
+        (torch.zeros(3, 2, 7, 4, 6), False, "out has shape [3, 2, 7, 4, 6], expected [2, 7, 4, 6]"),
+        (torch.zeros(2, 7, 4, 6), True, "out cannot be written while autograd records"),
+    ],
+)
+@pytest.mark.parametrize("way", ["eager", "a mode", "compiled"])
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch.compile looks at values where it stops
+def test_buffers_are_refused_alike_whoever_looks(layer, way, out, grad, message):
+    """The copy into a buffer neither casts nor broadcasts."""
+
+    def run(out, *tensors):
+        return layer.compiled(*tensors, out=out)
+
+    run = torch.compile(run, backend="aot_eager") if way == "compiled" else run
+    values = operands(grad=grad)
+    with (
+        Watching() if way == "a mode" else nullcontext(),
+        pytest.raises(attn_dsl.CallError, match=re.escape(message)) as caught,
+    ):
+        run(out, *values)
+    assert caught.value.code == "E278"
+    assert not out.any()
+
+
+def test_forward_mode_derivatives_are_an_error_not_zeros(layer):
+    q, *rest = operands()
+    with pytest.raises(attn_dsl.UnsupportedError, match=r"E281.*no forward-mode derivatives"):
+        torch.func.jvp(lambda q: layer.compiled(q, *rest), (q,), (q,))
+    with forward_ad.dual_level(), pytest.raises(attn_dsl.UnsupportedError, match="E281"):
+        layer.compiled(forward_ad.make_dual(q, q.clone()), *rest)
+    assert layer.compiled(q, *rest).shape == (2, 7, 4, 6)
