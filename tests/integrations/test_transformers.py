@@ -139,12 +139,14 @@ def test_decoding_from_a_static_cache(family):
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, atol=3e-5, rtol=3e-5)
 
 
+@pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("family", DECODERS)
-def test_generate_from_prompts_padded_on_the_left(family):
+def test_generate_from_prompts_padded_on_the_left(family, cache):
     make, spec, inputs = DECODERS[family]
     register(NAME, spec, inputs=inputs)
     model = make()
     given = {"input_ids": tokens(), "attention_mask": padding("left").long(), "max_new_tokens": 12, "do_sample": False}
+    given["cache_implementation"] = cache
     answers = []
     for name in ("eager", NAME):
         model.set_attn_implementation(name)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from transformers.masking_utils import sdpa_mask
 
 PAIRS = 2**22  # compared for each mask of a forward pass, at most: all of them, or bands of query rows
@@ -20,8 +21,12 @@ _BANDS = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Demand:
-    """The arguments that transformers gives to a mask interface."""
+class Demand(BlockMask):
+    """The arguments that transformers gives to a mask interface.
+
+    `generate` makes the masks of a static cache before it calls the model, which passes on what it takes for a finished
+    mask: a tensor or a BlockMask of four axes. It is the second by name and `shape` alone.
+    """
 
     batch: int
     q_length: int
@@ -61,6 +66,15 @@ class Demand:
             use_vmap,
             torch.device(device),
         )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[batch, 1, rows, keys]."""
+        return self.batch, 1, self.q_length, self.kv_length
+
+    def to(self, device: torch.device | str) -> Demand:  # noqa: ARG002
+        """Itself: what is compared moves where the tensors are."""
+        return self
 
     @cached_property
     def first_query(self) -> int:
