@@ -24,7 +24,18 @@ SOURCES = {"attn_dsl": "attn_dsl", "lowering": "attn_dsl.lowering", "kernels": "
 DATA = ("*.lark", "*.attn", "*.tmLanguage.json", "*.c", "*.h", "py.typed")
 
 # Not requirements of the package: what is imported without them is what `pip install attn-dsl` gives.
-NOT_REQUIRED = ("PIL", "cuda", "cutlass", "hypothesis", "numpy", "pygments", "pytest", "transformers", "triton", "tvm_ffi")
+NOT_REQUIRED = (
+    "PIL",
+    "cuda",
+    "cutlass",
+    "hypothesis",
+    "numpy",
+    "pygments",
+    "pytest",
+    "transformers",
+    "triton",
+    "tvm_ffi",
+)
 # Modules that need an extra, by prefix: the extra and the package whose absence they report.
 NEEDS_EXTRA = {
     "attn_dsl.kernels.": ("cute", {"cutlass", "cuda", "tvm_ffi"}),
