@@ -18,7 +18,7 @@ MAX_SHARED = 232_448  # bytes one thread block may have (CUDA C++ Programming Gu
 MAX_REGISTERS = 65_536  # of one multiprocessor
 WORKING_REGISTERS = 32  # per consumer thread, besides accumulators and weights
 ARGUMENT_BYTES = 2_048  # of captures, parameters and extents; a kernel has 4,096 bytes of arguments
-MAX_SCORE_NODES = 400  # a score is written out for every element of a thread
+MAX_SCORE_NODES = {"sm90": 200, "sm100": 400}  # sm90 writes a score out for each of a thread's 128 elements
 MAX_MASK_NODES = 4_000  # distinct nodes of a mask
 
 
@@ -101,7 +101,10 @@ def _arguments(plan: ForwardPlan) -> Iterator[Diagnostic]:
 
 
 def _sizes(plan: ForwardPlan) -> Iterator[Diagnostic]:
-    for name, root, limit in (("mask", plan.mask.mask, MAX_MASK_NODES), ("score", plan.score, MAX_SCORE_NODES)):
+    for name, root, limit in (
+        ("mask", plan.mask.mask, MAX_MASK_NODES),
+        ("score", plan.score, MAX_SCORE_NODES[plan.target]),
+    ):
         nodes = _count(root)
         if nodes > limit:
             message = f"the {name} has {nodes:,} distinct nodes; a kernel evaluates at most {limit:,}"
