@@ -24,6 +24,7 @@ PAIRS = 48  # sampled; the first are corners
 _EXTENTS = {"b": ("batch", 3), "h": ("heads", 4), "q_idx": ("seq_q", 40), "kv_idx": ("seq_k", 48)}
 _NOTHING = "nothing was compared with the functions: no sampled pair lies inside every tensor that they read"
 _VISIBLE, _HIDDEN = "a visible pair", "a hidden pair"
+_UNDEFINED = "say with torch.where what such a pair gives, and keep divisors from 0"
 _TOLERANCE = 1e-4  # relative and absolute, on scores of about 1: f32 in an order of its own
 
 
@@ -49,13 +50,16 @@ def compare(
         }
         logit = chance.gauss(0.0, 2.0)
         index = [torch.tensor(pair[name], dtype=torch.int32) for name in _EXTENTS]
-        visible = bool(_value(sheet, mask, pair, logit, torch.float32))
         try:
             seen = mask_mod is None or bool(torch.as_tensor(mask_mod(*index)))
             wanted = logit if score_mod is None or not seen else float(score_mod(torch.tensor(logit), *index))
         except IndexError:
             continue  # outside of a table: the functions say nothing there
+        except (RuntimeError, ArithmeticError) as error:  # torch makes a RuntimeError of an integer division by 0
+            message = f"{_label(mask_mod, score_mod, logit)} at {_place(pair)} fails: {error}"
+            raise ConversionError.of("E401", message, hint=_UNDEFINED) from error
         compared += 1
+        visible = bool(_value(sheet, mask, pair, logit, torch.float32))
         found = [float(_value(sheet, score, pair, logit, dtype)) for dtype in (torch.float32, torch.float64)]
         hidden = not seen or wanted == -math.inf
         if hidden:
@@ -81,9 +85,12 @@ def _close(x: float, y: float) -> bool:
     return x == y or abs(x - y) <= _TOLERANCE * max(1.0, abs(x)) or (x != x and y != y)
 
 
+def _place(pair: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in pair.items())
+
+
 def _differs(what: str, pair: Mapping[str, int], wanted: object, found: object) -> None:
-    place = ", ".join(f"{name} = {value}" for name, value in pair.items())
-    message = f"{what} at {place} gives {wanted}, the converted expression {found}"
+    message = f"{what} at {_place(pair)} gives {wanted}, the converted expression {found}"
     hint = "it may depend on something that is neither an argument nor a captured number or tensor"
     raise ConversionError((Diagnostic("E401", message, hint=hint),))
 

@@ -84,7 +84,7 @@ class KernelInfo:
             )
         except FileNotFoundError:
             raise DamagedArtifact(f"{INFO} is missing") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedArtifact(f"{INFO} cannot be read: {error}") from error
 
 

@@ -123,7 +123,7 @@ def read_bundle(folder: Path) -> Bundle:
         _check_writer(folder, index)
         kernels = tuple((str(k["target"]), from_plain(k["shape"]), str(k["folder"])) for k in index["kernels"])
         bundle = Bundle(folder, from_plain(index["spec"]), kernels)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise _damaged(folder, f"{INDEX} cannot be read: {error!r}") from error
     for _, _, name in kernels:
         if f"{name}/{SHARED}" not in stated:

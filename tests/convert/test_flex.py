@@ -242,6 +242,11 @@ def test_an_index_that_wraps_around_is_found_out():
     assert raised.value.code == "E401"
 
 
+def test_a_function_that_fails_for_a_pair_is_refused():
+    with pytest.raises(ConversionError, match=r"E401.*mask_mod at b = 0, h = 0, .* fails: ZeroDivisionError"):
+        attn_dsl.from_flex(lambda b, h, q_idx, kv_idx: q_idx // h == kv_idx)
+
+
 def _if(b, h, q_idx, kv_idx):
     if q_idx > 3:
         return q_idx >= kv_idx

@@ -84,6 +84,13 @@ def test_damage_is_set_aside_and_built_again(cache, name, damage):
     assert cache.verify() == []
 
 
+def test_a_description_that_never_ends_is_damage(cache):
+    (cache.folder / "one").mkdir(parents=True)
+    (fill(cache.folder / "one", "one").folder / "kernel.json").write_text("[" * 100_000)
+    assert cache.entries() == []
+    assert [key for key, _ in cache.verify()] == ["one"]
+
+
 def test_an_artifact_under_another_key_is_no_hit(cache):
     calls = []
     cache.load("one", builder("one", calls))
