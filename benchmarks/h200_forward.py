@@ -1,6 +1,6 @@
 """Forward speed of compiled specs on a Hopper GPU, beside cuDNN, FlexAttention and flash-attn-4 in the same process.
 
-    python benchmarks/h200_forward.py [--case causal] [--repeat 30] [--peers cudnn,flex,fa4]
+    python benchmarks/h200_forward.py [--case causal] [--repeat 30] [--peers cudnn,flex,fa4] [--limit 120]
 
 Each number is a median over CUDA events; everyone's calls alternate, so that all see the same clocks. TFLOP/s count
 visible (query, key) pairs alone, 2 (dim + dim_v) operations each, so a kernel that visits fewer tiles gains time and no
@@ -11,6 +11,7 @@ on a sample of rows before anything is timed.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import statistics
 import sys
@@ -365,6 +366,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=[case.name for case in CASES])
     parser.add_argument("--repeat", type=int, default=30)
     parser.add_argument("--peers", default="cudnn,flex,fa4")
+    parser.add_argument("--limit", type=int, default=120, help="seconds for a case; then it is shown where it hangs")
     options = parser.parse_args()
     peers = [name for name in options.peers.split(",") if name]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, medians of {options.repeat}")
@@ -373,7 +375,9 @@ def main() -> None:
     for case in CASES:
         if options.case and case.name not in options.case:
             continue
+        faulthandler.dump_traceback_later(options.limit, exit=True)
         print(_row(case, peers, options.repeat), flush=True)
+        faulthandler.cancel_dump_traceback_later()
         gc.collect()  # block masks and inputs of this case
         torch.cuda.empty_cache()
 
