@@ -48,11 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="of the tensors: cpu (default), cuda, cuda:1")
     parser.add_argument("--repeat", type=values.positive, default=5, metavar="N", help="timed calls (default 5)")
     parser.add_argument("--png", metavar="OUT", help="write a bar chart too")
-    values.add_shape(parser)
-    values.add_params(parser)
-    values.add_tensors(parser)
-    values.add_constants(parser)
-    values.add_seed(parser)
+    values.add_inputs(parser)
     values.add_format(parser)
     parser.set_defaults(execute=execute)
 

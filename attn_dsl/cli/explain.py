@@ -44,11 +44,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--tile-k", type=values.positive, metavar="N", help="keys of a key tile (default 128)")
     parser.add_argument("--pack", choices=("on", "off"), help="put the query heads of a K/V head into one tile or not")
     parser.add_argument("--target", choices=("sm90", "sm100"), help="print the plan of this target's kernel too")
-    values.add_shape(parser)
-    values.add_params(parser)
-    values.add_tensors(parser)
-    values.add_constants(parser)
-    values.add_seed(parser)
+    values.add_inputs(parser)
     values.add_format(parser)
     parser.set_defaults(execute=execute)
 

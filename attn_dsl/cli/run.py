@@ -46,11 +46,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=_EPILOG,
     )
     parser.add_argument("file", metavar="FILE", help="an .attn file with q, k and v, or - for standard input")
-    values.add_shape(parser)
-    values.add_params(parser)
-    values.add_tensors(parser)
-    values.add_constants(parser)
-    values.add_seed(parser)
+    values.add_inputs(parser)
     parser.add_argument("--dtype", choices=tuple(OPERAND_DTYPES), help="of q, k, v and o, instead of the file's")
     parser.add_argument("--target", default="auto", metavar="NAME", help="where to run (default auto)")
     parser.add_argument(

@@ -60,6 +60,15 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=natural, default=0, metavar="N", help="of generated tensors (default 0)")
 
 
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """What a call is made of: extents, parameters, tensors, constants, and a seed for the rest."""
+    add_shape(parser)
+    add_params(parser)
+    add_tensors(parser)
+    add_constants(parser)
+    add_seed(parser)
+
+
 def add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="text for people (default) or one JSON object"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import decoder_sizes
 from torch import Tensor, nn
 
 import attn_dsl
@@ -73,22 +74,6 @@ def build(model_class: type, config: Any) -> nn.Module:
 
 def tokens(length: int = TOKENS) -> Tensor:
     return torch.randint(3, 60, (2, length), generator=torch.Generator().manual_seed(1))
-
-
-def decoder_sizes(**more: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": 64,
-        "hidden_size": 48,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        **more,
-    }
 
 
 def window_of(module: nn.Module) -> int:

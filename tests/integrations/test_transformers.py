@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import decoder_sizes
 from torch import nn
 
 import attn_dsl
@@ -37,34 +38,18 @@ def build(model_class, config):
     return model
 
 
-def sizes(**more):
-    return {
-        "vocab_size": 64,
-        "hidden_size": 48,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        **more,
-    }
-
-
 def llama(**more):
-    return build(transformers.LlamaForCausalLM, transformers.LlamaConfig(**sizes(**more)))
+    return build(transformers.LlamaForCausalLM, transformers.LlamaConfig(**decoder_sizes(**more)))
 
 
 def gemma2():
     more = {"sliding_window": 7, "query_pre_attn_scalar": 20, "attn_logit_softcapping": 3.0}
-    return build(transformers.Gemma2ForCausalLM, transformers.Gemma2Config(**sizes(**more)))
+    return build(transformers.Gemma2ForCausalLM, transformers.Gemma2Config(**decoder_sizes(**more)))
 
 
 def gpt_oss():
     more = {"sliding_window": 7, "num_local_experts": 2, "num_experts_per_tok": 1}
-    return build(transformers.GptOssForCausalLM, transformers.GptOssConfig(**sizes(**more)))
+    return build(transformers.GptOssForCausalLM, transformers.GptOssConfig(**decoder_sizes(**more)))
 
 
 def bert():
@@ -275,7 +260,7 @@ def test_what_a_layer_asks_for_is_never_dropped():
     register(NAME, scaled)
     assert refused(gemma2(), "passes softcap, and spec 'scaled' does not take it") == "E412"
     assert refused(gpt_oss(), "passes s_aux, and spec 'scaled' does not take it") == "E412"
-    mistral = build(transformers.MistralForCausalLM, transformers.MistralConfig(**sizes(sliding_window=7)))
+    mistral = build(transformers.MistralForCausalLM, transformers.MistralConfig(**decoder_sizes(sliding_window=7)))
     assert refused(mistral, "hides key 0 of query row 7 in sequence 0, spec 'scaled' shows it to head 0") == "E412"
     assert refused(llama(), "a mask of its own (Tensor)", attention_mask=torch.ones(3, 1, TOKENS, TOKENS)) == "E412"
     assert refused(bert(), "shows key 1 of query row 0 in sequence 0, spec 'scaled' hides it") == "E412"
@@ -297,7 +282,7 @@ def test_positions_that_do_not_follow_the_cache():
 def test_scores_by_absolute_positions_and_a_cache_that_forgets():
     text = "mask = 0 <= q_pos - kv_idx < 7\nscore = score + 0.0 * kv_idx"
     register(NAME, attn_dsl.parse(HEAD + text, name="absolute"))
-    mistral = build(transformers.MistralForCausalLM, transformers.MistralConfig(**sizes(sliding_window=7)))
+    mistral = build(transformers.MistralForCausalLM, transformers.MistralConfig(**decoder_sizes(sliding_window=7)))
     cache = transformers.DynamicCache(config=mistral.config)
     run(mistral, NAME, input_ids=tokens()[:, :15], cache=cache)
     assert refused(mistral, "scores by absolute positions", input_ids=tokens()[:, 15:16], cache=cache) == "E412"
@@ -358,7 +343,7 @@ def test_the_kernels_of_a_gpu_take_the_same_path(monkeypatch):
 
     monkeypatch.setattr(CompiledAttention, "__call__", emulated)
     register(NAME, EXAMPLES / "mistral_window.attn", target="sm90")
-    config = transformers.MistralConfig(**sizes(sliding_window=7, num_hidden_layers=1, head_dim=16))
+    config = transformers.MistralConfig(**decoder_sizes(sliding_window=7, num_hidden_layers=1, head_dim=16))
     model = build(transformers.MistralForCausalLM, config).to(torch.bfloat16)
     real = padding("left")
     found, expected = (

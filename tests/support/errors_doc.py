@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from markdown_blocks import Block
+
 from attn_dsl.diagnostics import AttnDslError, Diagnostic, Source, render
 from attn_dsl.spec import check
 from attn_dsl.syntax import parse_source
@@ -18,21 +20,6 @@ from attn_dsl.syntax import parse_source
 DECLARATIONS = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, kv_heads, dim]\n"
 _FENCE = re.compile(r"^```(\w+)(?: (.*))?$")
 _CODE = re.compile(r"error\[([EW]\d+)\]|(?:warning|note)\[([EW]\d+)\]")
-
-
-@dataclass
-class Block:
-    """One fenced block: ```` ```attn title="near.attn" ```` has the language `attn` and a title."""
-
-    language: str
-    options: str
-    text: str
-    line: int
-
-    @property
-    def title(self) -> str | None:
-        found = re.search(r'title="([^"]+)"', self.options)
-        return found and found[1]
 
 
 @dataclass
