@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..diagnostics import RULES, AttnDslError, Diagnostic, Severity, UnsupportedError, render
+from ..diagnostics import RULES, AttnDslError, Diagnostic, PlanError, Severity, UnsupportedError, render
 from ..spec import AttentionSpec
 from . import files, values
 from .console import FINDINGS, OK, exit_code, plural, print_json
@@ -82,12 +82,20 @@ def _report(name: str, constants: Mapping[str, bool | int | float | str], option
 
 
 def _target_problems(spec: AttentionSpec, target: str) -> tuple[Diagnostic, ...]:
-    """Why `target` cannot run the spec. Raises UnsupportedError for a target that does not exist (E280)."""
+    """Why `target` cannot run the spec. Raises UnsupportedError for a target that does not exist (E280).
+
+    Head dimensions that calls decide are the smallest: what no plan has room for then, none has.
+    """
+    from ..lowering.forward.rules import DIM_STEP
     from ..runtime import compile_for
+    from ..runtime.kernels import KERNEL_TARGETS
+    from ..runtime.precompile import jobs_of
 
     try:
         compile_for(spec, target)
-    except UnsupportedError as error:
+        if target in KERNEL_TARGETS:
+            jobs_of(spec, (target,), {axis: DIM_STEP for axis in ("dim", "dim_v") if spec.fixed(axis) is None})
+    except (UnsupportedError, PlanError) as error:
         if error.code == "E280":
             raise
         return error.diagnostics

@@ -17,7 +17,8 @@ from ..spec import AttentionSpec
 from .explanation import Section
 
 _WIDTH = 118  # columns
-_GROUPS = range(1, 17)  # query heads of a K/V head that are tried
+_GROUPS = range(1, 257)  # query heads of a K/V head that are tried
+_LISTED = 20  # numbers of heads, at most
 
 
 def plan(spec: AttentionSpec, inputs: Inputs, target: str) -> Section:
@@ -55,7 +56,8 @@ def shape_classes(spec: AttentionSpec, shape: ShapeClass, target: KernelTarget) 
     packs = sorted({target.pack_of(spec, group) for group in _groups(spec)})
     if len(packs) > 1:
         others = True
-        yield f"  each number of heads that share a tile: {', '.join(map(str, packs))}"
+        known = ", ".join(map(str, packs)) if len(packs) <= _LISTED else "any"
+        yield f"  each number of heads that share a tile: {known}"
     for param in spec.params:
         others = True
         tensor = f"a tensor[{param.per}]" if param.per else "a tensor of one element"

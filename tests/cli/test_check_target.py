@@ -1,4 +1,4 @@
-"""`attn-dsl check --target sm90`: what a kernel target cannot do, with the value and a way out, before any tensor."""
+"""`attn-dsl check --target NAME`: what a kernel target cannot do, with the value and a way out, before any tensor."""
 
 import json
 
@@ -39,3 +39,41 @@ def test_the_json_form_has_the_rule(run, write) -> None:
 def test_a_spec_that_fits_has_no_findings(run, write) -> None:
     name = write("a.attn", "mask = kv_idx <= q_pos\nschedule { tile_k = 64, order = linear }\n", operands=True)
     assert run("check", name, "--target", "sm90").code == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (
+            "schedule { tile_k = 80 }",
+            "E291",
+            "tile_k is 80; a tile has 32, 64, 96, 128 keys\n  hint: the nearest is 64",
+        ),
+        ("axis dim = 128\nschedule { stages = 9 }", "E292", "a thread block has 232,448\n  hint: take fewer stages"),
+        ("score = sum(i in 0..300: sin(score * i))", "E295", "distinct nodes; a kernel evaluates at most 400"),
+        ("mask = any(i in 0..2000: kv_idx % (i + 2) == q_idx % (i + 3))", "E295", "a kernel evaluates at most 4,000"),
+    ],
+)
+def test_what_no_plan_has_room_for(run, write, more: str, code: str, message: str) -> None:
+    outcome = run("check", write("a.attn", f"{more}\n", operands=True), "--target", "sm100")
+    assert outcome.code == 1
+    assert f"error[{code}]: " in outcome.out
+    assert message in outcome.out
+
+
+def test_captures_that_take_too_many_arguments(run, write) -> None:
+    """An error if they do not fit whatever the head dimension is, before there is any tensor."""
+    names = [f"table_{place}" for place in range(60)]
+    lines = [f"{name}: f32[batch, heads, seq_k]" for name in names]
+    sums = [f"let part_{i} = {' + '.join(f'{name}[b, h, kv_idx]' for name in names[i : i + 20])}" for i in (0, 20, 40)]
+    text = "\n".join((*lines, *sums, "score = score + part_0 + part_20 + part_40"))
+    outcome = run("check", write("a.attn", f"{text}\n", operands=True), "--target", "sm100")
+    assert outcome.code == 1
+    assert "error[E294]: 60 captures and 0 parameters take" in outcome.out
+    assert "hint: stack tensors of one dtype along a new axis" in outcome.out
+
+
+def test_hints_that_fit_some_head_dimension_are_no_finding(run, write) -> None:
+    name = write("a.attn", "schedule { stages = 4 }\n", operands=True)
+    assert run("check", name, "--target", "sm100").code == 0
+    assert run("check", name, "--target", "sm100", "--const", "dim=128").code == 1

@@ -251,7 +251,10 @@ def test_the_plan_of_a_kernel(run, write):
 @pytest.mark.parametrize(
     ("target", "parts"),
     [
-        ("sm90", ["tiles: 128 rows x 128 keys", "2 consumer warpgroups with"]),
+        (
+            "sm90",
+            ["tiles: 128 rows x 128 keys", "2 consumer warpgroups with", "each number of heads that share a tile: any"],
+        ),
         (
             "sm100",
             [
@@ -260,6 +263,7 @@ def test_the_plan_of_a_kernel(run, write):
                 "tensor memory: 384 of 512 columns: s0 0 to 127, p0 64 to 127",
                 "p_full x 2, 256 arrivals (128 of softmax and 128 of correction)",
                 "registers: 65,536 of 65,536",
+                "12, 13, 14, 15, 16, 32, 64, 128",
             ],
         ),
     ],
