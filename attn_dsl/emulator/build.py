@@ -32,12 +32,16 @@ def cache_dir() -> Path:
     try:
         base.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EmulatorError.of(
-            "E310",
-            f"the cache folder {base} cannot be made: {error.strerror}",
-            hint=f"set {_CACHE_VARIABLE} to a folder",
-        ) from None
+        raise _unusable(base, error) from None
     return base
+
+
+def _unusable(folder: Path, error: OSError) -> Exception:
+    return EmulatorError.of(
+        "E310",
+        f"the cache folder {folder} cannot be made or written: {error.strerror}",
+        hint=f"set {_CACHE_VARIABLE} to a folder",
+    )
 
 
 def core_library() -> Path:
@@ -86,11 +90,14 @@ def _library(name: str, folder: Path) -> Path:
     target = cache_dir() / "native" / f"lib{name}-{digest.hexdigest()[:24]}.so"
     if target.exists():
         return target
-    target.parent.mkdir(exist_ok=True)
-    with (target.parent / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # processes started together build once
-        if not target.exists():
-            _build(compiler, sources, folder, target)
+    try:
+        target.parent.mkdir(exist_ok=True)
+        with (target.parent / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # processes started together build once
+            if not target.exists():
+                _build(compiler, sources, folder, target)
+    except OSError as error:
+        raise _unusable(target.parent, error) from None
     return target
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -126,6 +127,13 @@ class LaunchConfig:
     exact: bool = False
     trace: bool = False
 
+    def check(self) -> None:
+        """Raise E312 if a mode has a value there is none for."""
+        for name, highest in (("late", 2), ("threads", 2**31 - 1), ("seed", 2**64 - 1), ("budget", 2**64 - 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 0 <= value <= highest:
+                raise EmulatorError.of("E312", f"{name}={value!r}", hint=f"an integer from 0 to {highest}")
+
 
 @dataclass(frozen=True)
 class RawFinding:
@@ -236,10 +244,11 @@ def _line_of(code: bytes, index: int) -> int:
 
 @dataclass
 class Program:
-    """A decoded kernel inside the core. Not safe for use from two threads at once."""
+    """A decoded kernel inside the core. Launches from several threads run one after the other."""
 
     decoded: DecodedProgram
     _handle: int = field(init=False, repr=False, default=0)
+    _lock: threading.Lock = field(init=False, repr=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         d = self.decoded
@@ -283,8 +292,9 @@ class Program:
         """Runs the grid to its end and returns what was seen. It may overlap with the launch that wrote `before`.
 
         Raises:
-            EmulatorError: the launch shape or the amount of shared memory is not possible.
+            EmulatorError: the launch shape, its mode or the amount of shared memory is not possible.
         """
+        config.check()
         lib = _core()
         if len(params) != self.decoded.param_bytes:
             raise EmulatorError.of(
@@ -311,19 +321,20 @@ class Program:
         )
         result = _Result()
         error = ctypes.create_string_buffer(512)
-        rc = lib.emu_launch(
-            self._handle,
-            ctypes.byref(options),
-            params,
-            len(allocations),
-            table,
-            ctypes.byref(result),
-            error,
-            len(error),
-        )
-        if rc == 2:
-            raise EmulatorError.of("E312", f"{self.decoded.name}: {error.value.decode()}")
-        return self._collect(lib, result)
+        with self._lock:  # what a launch found stays in the core until it is collected
+            rc = lib.emu_launch(
+                self._handle,
+                ctypes.byref(options),
+                params,
+                len(allocations),
+                table,
+                ctypes.byref(result),
+                error,
+                len(error),
+            )
+            if rc == 2:
+                raise EmulatorError.of("E312", f"{self.decoded.name}: {error.value.decode()}")
+            return self._collect(lib, result)
 
     def _collect(self, lib: ctypes.CDLL, result: _Result) -> LaunchResult:
         findings = []

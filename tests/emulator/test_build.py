@@ -72,6 +72,13 @@ def test_a_cache_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyP
     assert caught.value.code == "E310"
 
 
+def test_a_cache_folder_that_cannot_be_written_is_named(fresh: Path):
+    (fresh / "native").write_text("")
+    with pytest.raises(EmulatorError, match="ATTN_DSL_CACHE_DIR") as caught:
+        build.runtime_library()
+    assert caught.value.code == "E310"
+
+
 def test_every_runtime_function_also_has_a_name_of_its_own():
     names = runtime_names(build.runtime_library().read_bytes())
     library = ctypes.CDLL(str(build.runtime_library()))

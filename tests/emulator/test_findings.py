@@ -63,6 +63,29 @@ CASES = [
         ADDRESS + "st.shared.b32 [%r9], 1; ld.shared.b32 %r1, [%r9];",
     ),
     Case(
+        "a byte nobody wrote",
+        "uninit-shared",
+        ADDRESS + "st.shared.b8 [%r9], 1; ld.shared.b8 %r1, [%r9+1];",
+        ADDRESS + "st.shared.b8 [%r9+1], 1; ld.shared.b8 %r1, [%r9+1];",
+    ),
+    Case(
+        "two warps write one byte",
+        "race-shared",
+        ADDRESS + "st.shared.b8 [%r9+1], 1;",
+        ADDRESS + "shr.u32 %r1, %r0, 5; add.s32 %r9, %r9, %r1; st.shared.b8 [%r9], 1; ld.shared.b8 %r2, [%r9];",
+        warps=2,
+    ),
+    Case(
+        "reads what another warp still adds to",
+        "race-shared",
+        ADDRESS + FIRST + "@!%p1 st.shared.b32 [%r9], 0; bar.sync 0; setp.lt.s32 %p2, %r0, 32;"
+        "@%p2 red.shared.add.u32 [%r9], 1; @!%p2 ld.shared.b32 %r5, [%r9];",
+        ADDRESS + FIRST + "@!%p1 st.shared.b32 [%r9], 0; bar.sync 0; setp.lt.s32 %p2, %r0, 32;"
+        "red.shared.add.u32 [%r9], 1; @!%p2 ld.relaxed.cta.shared.b32 %r5, [%r9]; bar.sync 0;"
+        "ld.shared.b32 %r5, [%r9];",
+        warps=2,
+    ),
+    Case(
         "stores an unwritten register",
         "uninit-register",
         ADDRESS + "st.global.b32 [%d0], %r5;",
@@ -214,6 +237,11 @@ PLACES = {
     "misaligned": Place("ld.global.b32 %r1, [%d0+2];", "is not a multiple of 4"),
     "shared window": Place("st.shared.b32 [%r9+262144], %r0;", "outside the CTA's memory"),
     "shared memory nobody wrote": Place("ld.shared.b32 %r1, [%r9];", "which nobody has written"),
+    "a byte nobody wrote": Place("ld.shared.b8 %r1, [%r9+1];", "0x401 of CTA rank 0, which nobody has written"),
+    "two warps write one byte": Place("st.shared.b8 [%r9+1], 1;", "0x401 of CTA rank 0 by warp 1", 1),
+    "reads what another warp still adds to": Place(
+        "@%p2 red.shared.add.u32 [%r9], 1;", "is not ordered after the read by warp 1"
+    ),
     "stores an unwritten register": Place("st.global.b32 [%d0], %r5;", "nobody wrote for a store"),
     "an unwritten register reaches an address through arithmetic": Place(
         "ld.global.b32 %r1, [%d6];", "nobody wrote for an address"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -78,6 +79,10 @@ def test_only_the_memory_of_the_arguments_may_be_touched():
         ("", {"grid": (3, 1, 1), "cluster": (2, 1, 1)}, "multiple of cluster"),
         ("", {"smem": 232_449}, "232448"),
         ("", {"findings": "some"}, "error, collect, off"),
+        ("", {"late": 3}, "late=3"),
+        ("", {"threads": -1}, "threads=-1"),
+        ("", {"seed": 1 << 64}, "seed=18446744073709551616"),
+        ("", {"budget": 0.5}, "budget=0.5"),
     ],
 )
 def test_impossible_launches(directive: str, shape: dict[str, Any], words: str):
@@ -87,6 +92,17 @@ def test_impossible_launches(directive: str, shape: dict[str, Any], words: str):
         kernel.launch(**call)
     assert caught.value.code == "E312"
     assert words in str(caught.value)
+
+
+def test_launches_from_several_threads_keep_their_findings_apart():
+    kernel = ptx.load(COPY)
+
+    def findings(size: int) -> int:
+        out = torch.zeros(size, dtype=torch.int64)
+        return len(kernel.launch((64, 1, 1), (32, 1, 1), [out, 1], findings="collect").findings)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(findings, [16, 32] * 100)) == [1, 0] * 100
 
 
 def test_a_cluster_the_kernel_declares_is_the_default():

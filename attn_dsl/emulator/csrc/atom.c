@@ -71,7 +71,7 @@ static uint64_t apply(uint32_t type, int op, int global, uint64_t a, uint64_t b,
     }
 }
 
-/* One lane, one element. Shared atomics are ordered accesses: they acquire and release nothing here by themselves. */
+/* One lane, one element. Atomics acquire and release nothing here; they do not race with each other. */
 static int one(EmuWarp *w, const EmuInstr *in, const EmuOperand *mem, int l, uint32_t skip, int32_t b_reg, int32_t c_reg, uint64_t *old)
 {
     uint32_t type = in->mod[1], size = bytes_of(type), off = 0;
@@ -88,6 +88,11 @@ static int one(EmuWarp *w, const EmuInstr *in, const EmuOperand *mem, int l, uin
     if (shared) {
         EmuCta *cta = emu_shared(w, in, (uint32_t)addr, size, size, space == EMU_S_SHARED, &off);
         if (!cta) return 1;
+        if (w->launch->checks) {
+            EmuActor actor = emu_actor_atomic(w, in);
+            if (cta != w->cta) emu_remote_access(cta, in, actor.epoch);
+            if (emu_smem_read(&actor, cta, off, size) || emu_smem_write(&actor, cta, off, size)) return 1;
+        }
         p = cta->smem + off;
     } else {
         p = emu_global(w, in, addr, size, size, 1);

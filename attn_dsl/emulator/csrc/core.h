@@ -46,6 +46,7 @@ typedef struct EmuWarpCore {
     uint32_t n_pending[2];
     EmuAsync *head[EMU_N_QUEUES], *tail[EMU_N_QUEUES];
     uint32_t max_regs;
+    uint32_t atomic_agent; /* atom and red; its clock is that of the warp */
     uint32_t init_agent, init_clock; /* mbarrier.init: fence.mbarrier_init releases these alone */
     uint32_t *fence_vc, *fence_avc;  /* what a later relaxed arrive releases */
     uint8_t *local;     /* 32 x local_bytes */
@@ -79,10 +80,12 @@ typedef struct EmuCtaCore {
     uint16_t *mbar_index; /* window offset / 8 -> index + 1 */
     uint32_t *remote;     /* by agent: last clock of its accesses from other CTAs; the CTA must have seen them before it ends */
     uint32_t *remote_line;
+    uint32_t *byte_wr, *byte_rd; /* shadow of the bytes of split words, four for each */
+    uint32_t n_split_words, cap_split_words, free_split;
 } EmuCtaCore;
 
 typedef struct EmuAgentInfo {
-    uint8_t kind; /* 0 warp, 1 + queue, 8 mbarrier, 9 mbarrier.init of a warp */
+    uint8_t kind; /* 0 warp, 1 + queue, 8 mbarrier, 9 mbarrier.init of a warp, 10 atomics of a warp */
     uint32_t rank, warp, off;
     uint32_t lines[16]; /* instruction lines of the last clocks */
 } EmuAgentInfo;

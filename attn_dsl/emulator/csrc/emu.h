@@ -239,8 +239,10 @@ typedef struct EmuActor {
     uint32_t epoch;
     uint8_t async_proxy; /* needs generic writes to have passed a proxy fence */
     uint8_t in_order;    /* accesses of the same agent are ordered among themselves */
+    uint8_t atomic;      /* no race with an atomic access */
 } EmuActor;
 EmuActor emu_actor_warp(EmuWarp *w, const EmuInstr *in);
+EmuActor emu_actor_atomic(EmuWarp *w, const EmuInstr *in);
 /* A new entry of queue q (raises its clock). async_proxy is set for EMU_Q_MMA, EMU_Q_BULK, EMU_Q_WGMMA. */
 EmuActor emu_actor_queue(EmuWarp *w, const EmuInstr *in, int q);
 /* Work that will signal the mbarrier at (cta, off) by complete_tx. */

@@ -27,7 +27,7 @@ int emu_cluster_init(EmuCluster *c, EmuLaunch *l)
     c->core = xalloc(sizeof(EmuClusterCore));
     EmuClusterCore *cc = c->core;
     cc->n_warps = warps * c->n_ctas;
-    cc->cap_agents = 2 + cc->n_warps * (2 + EMU_N_QUEUES) + c->n_ctas * 256;
+    cc->cap_agents = 2 + cc->n_warps * (3 + EMU_N_QUEUES) + c->n_ctas * 256;
     if (cc->cap_agents > EMU_MAX_AGENTS - 1) cc->cap_agents = EMU_MAX_AGENTS - 1;
     cc->agents = xalloc(cc->cap_agents * sizeof(EmuAgentInfo));
     cc->order = xalloc(cc->n_warps * sizeof(EmuWarp *));
@@ -124,6 +124,7 @@ void emu_cluster_start(EmuCluster *c, uint64_t linear)
         memset(t->core->mbar_index, 0, (t->smem_size / 8 + 1) * 2);
         t->core->n_mbars = 0;
         memset(t->core->remote, 0, cc->cap_agents * 4);
+        t->core->n_split_words = t->core->free_split = 0;
         if (l->checks) {
             memset(t->smem_wr, 0, t->smem_size);
             memset(t->smem_rd, 0, t->smem_size);
@@ -156,7 +157,7 @@ void emu_cluster_start(EmuCluster *c, uint64_t linear)
             memset(w->avc, 0, cc->cap_agents * 4);
             memset(w->core->fence_vc, 0, cc->cap_agents * 4);
             memset(w->core->fence_avc, 0, cc->cap_agents * 4);
-            w->core->init_agent = w->core->init_clock = 0;
+            w->core->init_agent = w->core->init_clock = w->core->atomic_agent = 0;
             w->vc[w->agent] = 1;
             memset(w->rstate, 0, w->prog->n_slots * sizeof(EmuRegState));
             memset(w->pvalid, 0, w->prog->n_preds * 4);
@@ -219,7 +220,8 @@ void emu_cluster_free(EmuCluster *c)
         for (uint32_t i = 0; i < t->core->cap_mbars && t->core->mbars; i++)
             if (t->core->mbars[i]) free(t->core->mbars[i]->vc), free(t->core->mbars[i]->avc), free(t->core->mbars[i]);
         for (int b = 0; b < EMU_N_BARRIERS; b++) free(t->core->bar[b].vc), free(t->core->bar[b].avc);
-        free(t->core->remote), free(t->core->remote_line), free(t->core->mbars), free(t->core->mbar_index), free(t->core);
+        free(t->core->remote), free(t->core->remote_line), free(t->core->mbars), free(t->core->mbar_index);
+        free(t->core->byte_wr), free(t->core->byte_rd), free(t->core);
         free(t->smem), free(t->smem_wr), free(t->smem_rd), free(t->tmem), free(t->tmem_owner), free(t->tmem_wr), free(t->tmem_rd);
         free(t->warps);
     }

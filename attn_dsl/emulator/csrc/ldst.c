@@ -138,7 +138,8 @@ static int emu_h_ld(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         if (reg != EMU_SINK) emu_dst_begin(w, in, reg, slots, exec);
     }
     uint8_t *p[32];
-    EmuActor actor = w->launch->checks ? emu_actor_warp(w, in) : (EmuActor){0};
+    EmuActor actor = {0}; /* a load that is not weak does not race with atomics */
+    if (w->launch->checks) actor = in->mod[3] == EMU_SEM_WEAK ? emu_actor_warp(w, in) : emu_actor_atomic(w, in);
     int run = shared_run(w, in, &in->op[1], exec, bytes * n, 0, &actor, p);
     if (run < 0) return EMU_STOP;
     for (uint32_t m = run ? 0 : exec; m; m &= m - 1) {

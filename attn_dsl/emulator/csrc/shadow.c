@@ -10,6 +10,7 @@
 #include "core.h"
 
 #define SET_BIT 0x80000000u
+#define AGENT_ATOMIC 10
 
 uint32_t emu_agent_new(EmuCluster *c, int kind, uint32_t rank, uint32_t warp, uint32_t off)
 {
@@ -36,7 +37,7 @@ void emu_agent_name(EmuCluster *c, uint32_t epoch, char *out, size_t size)
     }
     const EmuAgentInfo *a = &c->core->agents[id];
     uint32_t line = a->lines[EMU_EPOCH_CLOCK(epoch) % 16];
-    if (a->kind == 0)
+    if (a->kind == 0 || a->kind == AGENT_ATOMIC)
         snprintf(out, size, "warp %u of CTA rank %u", a->warp, a->rank);
     else if (a->kind == 8)
         snprintf(out, size, "asynchronous work that signals the mbarrier at 0x%x of CTA rank %u (phase %u, line %u)",
@@ -78,6 +79,17 @@ EmuActor emu_actor_warp(EmuWarp *w, const EmuInstr *in)
     return (EmuActor){.w = w, .in = in, .epoch = EMU_EPOCH(w->agent, w->vc[w->agent]), .in_order = 1};
 }
 
+EmuActor emu_actor_atomic(EmuWarp *w, const EmuInstr *in)
+{
+    if (!w->core->atomic_agent) {
+        w->core->atomic_agent = emu_agent_new(w->cluster, AGENT_ATOMIC, w->cta->rank, w->index, 0);
+        if (!w->core->atomic_agent) emu_find(w, in, EMU_FIND_UNSUPPORTED, "more than %d agents in one cluster", EMU_MAX_AGENTS);
+    }
+    uint32_t agent = w->core->atomic_agent, clock = w->vc[w->agent];
+    w->vc[agent] = clock;
+    return (EmuActor){.w = w, .in = in, .epoch = EMU_EPOCH(agent, clock), .in_order = 1, .atomic = 1};
+}
+
 EmuActor emu_actor_queue(EmuWarp *w, const EmuInstr *in, int q)
 {
     uint32_t clock = ++w->queue_clock[q];
@@ -112,6 +124,7 @@ int emu_ordered(const EmuActor *a, uint32_t epoch)
 {
     uint32_t agent = EMU_EPOCH_AGENT(epoch), clock = EMU_EPOCH_CLOCK(epoch);
     if (agent == EMU_EPOCH_AGENT(a->epoch) && a->in_order) return 1;
+    if (EMU_UNLIKELY(a->atomic) && a->w->cluster->core->agents[agent].kind == AGENT_ATOMIC) return 1;
     return a->w->vc[agent] >= clock;
 }
 
@@ -124,9 +137,9 @@ static void sets_collect(EmuCluster *c)
     uint32_t *moved = calloc(cc->n_sets + 1, 4);
     for (uint32_t k = 0; k < c->n_ctas; k++) {
         EmuCta *cta = &c->ctas[k];
-        uint32_t *areas[2] = {cta->smem_rd, cta->tmem_rd};
-        size_t sizes[2] = {cta->smem_size / 4, cta->tmem_rd ? 512 * 8 : 0};
-        for (int i = 0; i < 2; i++)
+        uint32_t *areas[3] = {cta->smem_rd, cta->tmem_rd, cta->core->byte_rd};
+        size_t sizes[3] = {cta->smem_size / 4, cta->tmem_rd ? 512 * 8 : 0, cta->core->n_split_words * 4};
+        for (int i = 0; i < 3; i++)
             for (size_t j = 0; j < sizes[i]; j++) {
                 uint32_t v = areas[i][j];
                 if (!(v & SET_BIT)) continue;
@@ -203,7 +216,10 @@ typedef struct Place {
     int tmem;
     EmuCta *cta;
     uint32_t at; /* shadow word: window offset / 4, or column * 8 + 16-lane group */
+    int bytes;   /* `at` is the window offset of a byte of a split word */
 } Place;
+
+static uint32_t address_of(const Place *p) { return p->bytes ? p->at : p->at * 4; }
 
 static void place_text(const Place *p, char *out, size_t size)
 {
@@ -211,7 +227,7 @@ static void place_text(const Place *p, char *out, size_t size)
         snprintf(out, size, "TMEM column %u lanes %u..%u of CTA rank %u", p->at / 8, p->at % 8 * 16,
                  p->at % 8 * 16 + 15, p->cta->rank);
     else
-        snprintf(out, size, "shared memory 0x%x of CTA rank %u", p->at * 4, p->cta->rank);
+        snprintf(out, size, "shared memory 0x%x of CTA rank %u", address_of(p), p->cta->rank);
 }
 
 /* Which rule an unordered pair breaks: an engine's own wait, if the warp that issued the other access has not waited for
@@ -242,18 +258,18 @@ static int report_race(const EmuActor *a, const Place *p, uint32_t other, const 
 static int check_write_seen(const EmuActor *a, const Place *p, uint32_t wr, const char *mine)
 {
     if (EMU_UNLIKELY(wr == EMU_EPOCH_MBAR))
-        return emu_find(a->w, a->in, EMU_FIND_MBAR_INVALID, "%s of shared memory 0x%x, which holds a live mbarrier", mine, p->at * 4);
+        return emu_find(a->w, a->in, EMU_FIND_MBAR_INVALID, "%s of shared memory 0x%x, which holds a live mbarrier", mine, address_of(p));
     if (EMU_UNLIKELY(!emu_ordered(a, wr))) return report_race(a, p, wr, mine, "write");
     if (a->async_proxy && !p->tmem) {
         uint32_t agent = EMU_EPOCH_AGENT(wr);
         int kind = a->w->cluster->core->agents[agent].kind;
-        if (EMU_UNLIKELY((kind == 0 || kind == 1 + EMU_Q_CPASYNC) && a->w->avc[agent] < EMU_EPOCH_CLOCK(wr))) {
+        if (EMU_UNLIKELY((kind == 0 || kind == AGENT_ATOMIC || kind == 1 + EMU_Q_CPASYNC) && a->w->avc[agent] < EMU_EPOCH_CLOCK(wr))) {
             char who[160];
             emu_agent_name(a->w->cluster, wr, who, sizeof(who));
             return emu_find(a->w, a->in, EMU_FIND_PROXY_FENCE,
                             "%s through the async proxy of shared memory 0x%x of CTA rank %u, written through the generic "
                             "proxy by %s with no fence.proxy.async in between",
-                            mine, p->at * 4, p->cta->rank, who);
+                            mine, address_of(p), p->cta->rank, who);
         }
     }
     return EMU_NEXT;
@@ -269,6 +285,8 @@ static int check_reads_seen(const EmuActor *a, const Place *p, uint32_t rd)
     return EMU_NEXT;
 }
 
+static int split_word(const EmuActor *a, Place p, uint32_t *wr, uint32_t *rd, uint32_t from, uint32_t n, int write);
+
 static int read_words(const EmuActor *a, Place p, uint32_t *wr, uint32_t *rd, uint32_t n)
 {
     uint32_t base = p.at;
@@ -276,6 +294,11 @@ static int read_words(const EmuActor *a, Place p, uint32_t *wr, uint32_t *rd, ui
         uint32_t w0 = wr[i], r0 = rd[i], j = i + 1;
         while (j < n && wr[j] == w0 && rd[j] == r0) j++;
         p.at = base + i;
+        if (EMU_UNLIKELY(w0 & SET_BIT)) {
+            if (split_word(a, p, wr + i, rd + i, 0, 4, 0)) return EMU_STOP;
+            i++;
+            continue;
+        }
         if (EMU_UNLIKELY(w0 == 0)) {
             char where[96];
             place_text(&p, where, sizeof(where));
@@ -299,6 +322,12 @@ static int write_words(const EmuActor *a, Place p, uint32_t *wr, uint32_t *rd, u
     for (uint32_t i = 0; i < n;) {
         uint32_t w0 = wr[i], r0 = rd[i], j = i + 1;
         while (j < n && wr[j] == w0 && rd[j] == r0) j++;
+        if (EMU_UNLIKELY(w0 & SET_BIT)) {
+            p.at = base + i;
+            if (split_word(a, p, wr + i, rd + i, 0, 4, 1)) return EMU_STOP;
+            i++;
+            continue;
+        }
         if (w0 != a->epoch || r0) {
             p.at = base + i;
             EmuActor b = *a;
@@ -317,18 +346,84 @@ static int write_words(const EmuActor *a, Place p, uint32_t *wr, uint32_t *rd, u
     return EMU_NEXT;
 }
 
+/* Words whose bytes differ: the shadow word holds the number of a quadruple of shadow words, one for each byte. */
+
+static uint32_t word_split(EmuCtaCore *cc, uint32_t wr, uint32_t rd)
+{
+    uint32_t k = cc->free_split;
+    if (k) {
+        cc->free_split = cc->byte_wr[4 * k];
+    } else {
+        if (cc->n_split_words + 1 >= cc->cap_split_words) {
+            cc->cap_split_words = cc->cap_split_words ? cc->cap_split_words * 2 : 256;
+            cc->byte_wr = realloc(cc->byte_wr, (size_t)cc->cap_split_words * 16);
+            cc->byte_rd = realloc(cc->byte_rd, (size_t)cc->cap_split_words * 16);
+        }
+        if (!cc->n_split_words) { /* number 0 ends the list of free ones */
+            memset(cc->byte_rd, 0, 16);
+            cc->n_split_words = 1;
+        }
+        k = cc->n_split_words++;
+    }
+    for (uint32_t b = 4 * k; b < 4 * k + 4; b++) {
+        cc->byte_wr[b] = wr;
+        cc->byte_rd[b] = rd;
+    }
+    return k;
+}
+
+/* Bytes `from` to `from + n` of one word. The word is whole again when its bytes agree. */
+static int split_word(const EmuActor *a, Place p, uint32_t *wr, uint32_t *rd, uint32_t from, uint32_t n, int write)
+{
+    EmuCtaCore *cc = p.cta->core;
+    if (!(*wr & SET_BIT)) {
+        *wr = SET_BIT | word_split(cc, *wr, *rd);
+        *rd = 0;
+    }
+    uint32_t k = *wr & ~SET_BIT, *bw = cc->byte_wr + 4 * k, *br = cc->byte_rd + 4 * k;
+    p.at = p.at * 4 + from;
+    p.bytes = 1;
+    if (write ? write_words(a, p, bw + from, br + from, n) : read_words(a, p, bw + from, br + from, n)) return EMU_STOP;
+    for (uint32_t b = 1; b < 4; b++)
+        if (bw[b] != bw[0] || br[b] != br[0]) return EMU_NEXT;
+    *wr = bw[0];
+    *rd = br[0];
+    memset(br, 0, 16);
+    bw[0] = cc->free_split;
+    cc->free_split = k;
+    return EMU_NEXT;
+}
+
+static int smem_access(const EmuActor *a, EmuCta *cta, uint32_t off, uint32_t size, int write)
+{
+    if (!a->w->launch->checks) return EMU_NEXT;
+    while (size) {
+        uint32_t i = off / 4, from = off % 4, n = size;
+        Place p = {0, cta, i, 0};
+        uint32_t *wr = cta->smem_wr + i, *rd = cta->smem_rd + i;
+        int rc;
+        if (EMU_LIKELY(!from && size >= 4)) {
+            n = size & ~3u;
+            rc = write ? write_words(a, p, wr, rd, n / 4) : read_words(a, p, wr, rd, n / 4);
+        } else {
+            if (n > 4 - from) n = 4 - from;
+            rc = split_word(a, p, wr, rd, from, n, write);
+        }
+        if (rc) return rc;
+        off += n;
+        size -= n;
+    }
+    return EMU_NEXT;
+}
+
 int emu_smem_read(const EmuActor *a, EmuCta *cta, uint32_t off, uint32_t size)
 {
-    if (!a->w->launch->checks || !size) return EMU_NEXT;
-    uint32_t i = off / 4, n = (off + size + 3) / 4 - i;
-    return read_words(a, (Place){0, cta, i}, cta->smem_wr + i, cta->smem_rd + i, n);
+    return smem_access(a, cta, off, size, 0);
 }
 
 int emu_smem_write(const EmuActor *a, EmuCta *cta, uint32_t off, uint32_t size)
 {
-    if (!a->w->launch->checks || !size) return EMU_NEXT;
-    uint32_t i = off / 4, n = (off + size + 3) / 4 - i;
-    return write_words(a, (Place){0, cta, i}, cta->smem_wr + i, cta->smem_rd + i, n);
+    return smem_access(a, cta, off, size, 1);
 }
 
 /* Runs of groups, over all columns at once where every lane takes part. */
@@ -347,7 +442,7 @@ static int tmem_access(const EmuActor *a, EmuCta *cta, uint32_t col, uint32_t n,
             uint32_t e = g + 1;
             while (e < 8 && groups >> e & 1) e++;
             uint32_t i = c * 8 + g, words = whole ? n * 8 : e - g;
-            Place p = {1, cta, i};
+            Place p = {1, cta, i, 0};
             int rc = write ? write_words(a, p, cta->tmem_wr + i, cta->tmem_rd + i, words)
                            : read_words(a, p, cta->tmem_wr + i, cta->tmem_rd + i, words);
             if (rc || whole) return rc;
