@@ -16,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import resource
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -99,7 +100,9 @@ def run(cell: Cell, target: str, seconds: int, count: int) -> Result:
     try:
         result = Result(**receiver.recv())
     except EOFError:
-        result = Result(wrong=f"not done in {seconds} s of processor time")
+        process.join()
+        in_time = process.exitcode not in (-signal.SIGXCPU, -signal.SIGKILL)
+        result = Result(wrong="ended without a result" if in_time else f"not done in {seconds} s of processor time")
     process.join()
     return result
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 
+from ..diagnostics import UnsupportedError
 from ..lowering.forward.explain import explain, form_of
 from ..lowering.forward.plan import ShapeClass
 from ..lowering.forward.rules import DIM_STEP, MAX_DIM
@@ -53,7 +55,7 @@ def shape_classes(spec: AttentionSpec, shape: ShapeClass, target: KernelTarget) 
         if spec.fixed(axis) is None:
             others = True
             yield f"  each {axis} that is called: multiples of {DIM_STEP} to {MAX_DIM[target.name]}"
-    packs = sorted({target.pack_of(spec, group) for group in _groups(spec)})
+    packs = sorted(_packs(target, spec))
     if len(packs) > 1:
         others = True
         known = ", ".join(map(str, packs)) if len(packs) <= _LISTED else "any"
@@ -64,6 +66,15 @@ def shape_classes(spec: AttentionSpec, shape: ShapeClass, target: KernelTarget) 
         yield f"  {param.name} as {tensor} instead of a number, or of another dtype"
     if not others:
         yield "  nothing: this is the only one"
+
+
+def _packs(target: KernelTarget, spec: AttentionSpec) -> set[int]:
+    """How many query heads may share a tile, over all calls that the target takes."""
+    found = set()
+    for group in _groups(spec):
+        with suppress(UnsupportedError):
+            found.add(target.pack_of(spec, group))
+    return found
 
 
 def _groups(spec: AttentionSpec) -> tuple[int, ...]:

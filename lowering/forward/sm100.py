@@ -56,6 +56,9 @@ def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
     if spec.pack_gqa == "on" and _differs_by_head(spec):
         message = "'pack gqa on', but the mask differs from head to head, so heads do not visit the same keys"
         yield sm90.refusal(TARGET, message, "'pack gqa auto' leaves the choice to the compiler")
+    heads, kv_heads = spec.fixed("heads"), spec.fixed(spec.kv_heads_axis)
+    if heads and kv_heads:
+        yield from _cannot_pack(spec, heads // kv_heads)
     for key, value in spec.schedule:
         if key not in HONOURED:
             yield sm90.refusal(TARGET, f"a schedule cannot set {key}", f"it can set {', '.join(HONOURED)}")
@@ -70,9 +73,24 @@ def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
 def pack_of(spec: AttentionSpec, group: int) -> int:
     """How many of the `group` query heads of a K/V head share a tile: all, up to 16 or if the rows of a tile divide by
     them. Tiles of keys are then visited once for all of them. A mask that differs from head to head keeps them apart.
+
+    Raises UnsupportedError (E281) if the spec asks for packing and the group is of another size.
     """
-    packs = group <= MAX_PACK or ROWS % group == 0
-    return group if packs and spec.pack_gqa != "off" and not _differs_by_head(spec) else 1
+    if refused := tuple(_cannot_pack(spec, group)):
+        raise UnsupportedError(refused)
+    return group if _packs(group) and spec.pack_gqa != "off" and not _differs_by_head(spec) else 1
+
+
+def _packs(group: int) -> bool:
+    return group <= MAX_PACK or ROWS % group == 0
+
+
+def _cannot_pack(spec: AttentionSpec, group: int) -> Iterator[Diagnostic]:
+    if spec.pack_gqa == "on" and not _packs(group):
+        message = f"'pack gqa on' with {group} query heads for one of k and v; a tile takes up to {MAX_PACK}"
+        yield sm90.refusal(
+            TARGET, f"{message}, or a divisor of {ROWS}", "'pack gqa auto' leaves the choice to the compiler"
+        )
 
 
 def _differs_by_head(spec: AttentionSpec) -> bool:

@@ -248,6 +248,16 @@ def test_the_plan_of_a_kernel(run, write):
     assert "E2" in refused.out + refused.err
 
 
+def test_packing_that_is_asked_for_lists_the_groups_that_pack(run, write):
+    name = write("a.attn", "pack gqa on\n", operands=True)
+    shown = run("explain", name, "--seq-q", 256, "--seq-k", 256, "--target", "sm100")
+    assert shown.code == 0
+    assert "15, 16, 32, 64, 128" in shown.out
+    refused = run("explain", name, "--seq-q", 256, "--seq-k", 256, "--heads", 34, "--kv-heads", 2, "--target", "sm100")
+    assert refused.code == 1
+    assert "17 query heads for one of k and v" in refused.out + refused.err
+
+
 @pytest.mark.parametrize(
     ("target", "parts"),
     [

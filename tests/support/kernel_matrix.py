@@ -133,8 +133,11 @@ def call_of(spec: AttentionSpec, cell: Cell, lengths: tuple[int, int], seed: int
     fixed = dict(spec.fixed_axes)
     kv_heads = 2 if cell.group <= 2 else 1
     wanted = {"batch": 2, "heads": cell.group * kv_heads, "dim": cell.dim, "dim_v": cell.dim}
-    wanted |= {"seq_q": lengths[0], "seq_k": lengths[1], "kv_heads": kv_heads} | fixed
+    wanted |= {"seq_q": lengths[0], "seq_k": lengths[1], "total_q": lengths[0], "total_k": lengths[1]}
+    wanted |= {"kv_heads": kv_heads} | fixed
     named = {str(axis.name) for tensor in spec.tensors for axis in tensor.axes if axis.name is not None}
+    if spec.lengths_q.cu_seqlens is not None:
+        named.add("batch")  # as batch + 1
     extents = {axis: extent for axis, extent in wanted.items() if axis in named}
     extents |= dict.fromkeys(named - set(wanted), 64)
     params = {param.name: SMALL[param.name] for param in spec.params if param.name in SMALL and param.per is None}
@@ -185,7 +188,8 @@ def rounded_weights(spec: AttentionSpec, call: Call) -> Tensor:
     """
     axes = [str(axis.name) for axis in spec.tensor("v").axes]
     v = call.tensors["v"]
-    rows, width = axes.index("seq_k"), v.shape[axes.index(spec.dim_v_axis)]
+    slots = "seq_k" if "seq_k" in axes else "total_k"
+    rows, width = axes.index(slots), v.shape[axes.index(spec.dim_v_axis)]
     seq_k = v.shape[rows]
     if not seq_k:
         return reference.attention(spec, call.tensors, call.params, precision="float64")[0]
@@ -201,7 +205,8 @@ def rounded_weights(spec: AttentionSpec, call: Call) -> Tensor:
     largest = weights.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     rounded = (weights / largest).to(v.dtype).double() * largest
     out = [str(axis) for axis in spec.output.axes]
-    letters = {"batch": "b", "seq_q": "q", "heads": "h", "seq_k": "k", spec.kv_heads_axis: "h", spec.dim_v_axis: "d"}
+    letters = {"batch": "b", "seq_q": "q", "total_q": "q", "heads": "h", slots: "k"}
+    letters |= {spec.kv_heads_axis: "h", spec.dim_v_axis: "d"}
     heads = call.extents["heads"] // call.extents[spec.kv_heads_axis]
     values = v.double().repeat_interleave(heads, axes.index(spec.kv_heads_axis))
     left = "".join("k" if axis == spec.dim_v_axis else letters[axis] for axis in out)
