@@ -107,11 +107,6 @@ class PagedBoxes:
         """Boxes of a tile."""
         return self.rows // self.box
 
-    @property
-    def tiles_per_page(self) -> int:
-        """Boxes along the rows of a page."""
-        return self.page_size // self.box
-
 
 def empty_entries(count: int) -> cute.Tensor:
     """Registers for what a lane looks up: (page, place in it) x count."""

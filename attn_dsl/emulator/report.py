@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from .native import LaunchConfig, LaunchResult, MbarrierUse, RawFinding
 
 
+Role = tuple[int, int, dict[str, int]]  # first and last warp, and what they ran by class
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing a kernel did wrong. `line` counts from 1 in the PTX text; 0 is the end of a CTA."""
@@ -21,16 +24,20 @@ class Finding:
     lanes: int  # bit mask
     ctaid: tuple[int, int, int]
     times: int
+    role: tuple[int, int]  # first and last warp of the CTA that, side by side, run the same kinds of instructions
 
     def __str__(self) -> str:
         place = f"line {self.line}: {self.source}" if self.line else "at the end of the CTA"
         often = f" ({self.times} times)" if self.times > 1 else ""
-        return f"{self.kind}: {self.text}{often}\n  warp {self.warp} of CTA {self.ctaid} of {self.kernel}, {place}"
+        role = "" if self.role[0] == self.role[1] else f" (with warps {self.role[0]} to {self.role[1]})"
+        where = f"warp {self.warp}{role} of CTA {self.ctaid} of {self.kernel}, {place}"
+        return f"{self.kind}: {self.text}{often}\n  {where}"
 
     @classmethod
-    def of(cls, raw: RawFinding, kernel: str, lines: tuple[str, ...]) -> Finding:
+    def of(cls, raw: RawFinding, kernel: str, lines: tuple[str, ...], roles: list[Role]) -> Finding:
         source = lines[raw.line - 1].strip() if 0 < raw.line <= len(lines) else ""
-        return cls(raw.kind, raw.text, kernel, raw.line, source, raw.warp, raw.lanes, raw.ctaid, raw.times)
+        role = next(((first, last) for first, last, _ in roles if first <= raw.warp <= last), (raw.warp, raw.warp))
+        return cls(raw.kind, raw.text, kernel, raw.line, source, raw.warp, raw.lanes, raw.ctaid, raw.times, role)
 
 
 @dataclass(frozen=True)
@@ -60,23 +67,12 @@ class LaunchReport:
         """Bytes by engine, and MMA FLOPs."""
         return _total(self.role_engines)
 
-    def _role_groups(self) -> list[tuple[int, int, dict[str, int]]]:
-        """Warps next to each other that run instructions of the same classes: (first, last, their counters)."""
-        groups: list[tuple[int, int, tuple[dict[str, int], ...]]] = []
-        for warp, counters in enumerate(self.roles):
-            if groups and _kinds(groups[-1][2][-1]) == _kinds(counters):
-                first, _, members = groups[-1]
-                groups[-1] = (first, warp, (*members, counters))
-            else:
-                groups.append((warp, warp, (counters,)))
-        return [(first, last, _total(members)) for first, last, members in groups]
-
     @classmethod
     def of(cls, name: str, lines: tuple[str, ...], config: LaunchConfig, result: LaunchResult) -> LaunchReport:
         return cls(
             name,
             config,
-            tuple(Finding.of(raw, name, lines) for raw in result.findings),
+            tuple(Finding.of(raw, name, lines, role_groups(result.classes)) for raw in result.findings),
             result.instructions,
             result.seconds,
             result.classes,
@@ -99,7 +95,7 @@ class LaunchReport:
         ]
         counted = sorted(((n, k) for k, n in self.classes.items() if n), reverse=True)
         head.append("  " + ", ".join(f"{name} {count}" for count, name in counted))
-        for first, last, counters in self._role_groups():
+        for first, last, counters in role_groups(self.roles):
             top = sorted(((n, k) for k, n in counters.items() if n), reverse=True)[:6]
             warps = f"warp {first}" if first == last else f"warps {first}-{last}"
             head.append(f"    {warps}: " + (", ".join(f"{name} {count}" for count, name in top) or "nothing"))
@@ -108,6 +104,18 @@ class LaunchReport:
             head.append("  " + ", ".join(moved))
         head += [f"  finding: {finding}" for finding in self.findings]
         return "\n".join(head)
+
+
+def role_groups(roles: tuple[dict[str, int], ...]) -> list[Role]:
+    """Warps next to each other that run instructions of the same classes: the roles of a specialised kernel."""
+    groups: list[tuple[int, int, tuple[dict[str, int], ...]]] = []
+    for warp, counters in enumerate(roles):
+        if groups and _kinds(groups[-1][2][-1]) == _kinds(counters):
+            first, _, members = groups[-1]
+            groups[-1] = (first, warp, (*members, counters))
+        else:
+            groups.append((warp, warp, (counters,)))
+    return [(first, last, _total(members)) for first, last, members in groups]
 
 
 def short_name(kernel: str) -> str:

@@ -23,7 +23,6 @@ class AttnLexer(Lexer):  # type: ignore[misc]  # pygments has no types
     aliases: ClassVar[list[str]] = ["attn", "attn-dsl"]
     filenames: ClassVar[list[str]] = ["*.attn"]
     mimetypes: ClassVar[list[str]] = ["text/x-attn"]
-    url = "https://pypi.org/project/attn-dsl/"
 
     def get_tokens_unprocessed(self, text: str) -> Iterator[tuple[int, object, str]]:
         """(offset, token type, text) of everything in `text`, nothing left out."""

@@ -47,8 +47,8 @@ class KernelTarget:
     refusals: Callable[[AttentionSpec], tuple[Diagnostic, ...]]
     select: Callable[[AttentionSpec, ShapeClass], ForwardPlan]
     pack_of: Callable[[AttentionSpec, int], int]
-    page_size_of: Callable[[AttentionSpec, ShapeClass, int], int]
     template: Callable[[], Template]  # needs CuTe DSL
+    page_size_of: Callable[[AttentionSpec, ShapeClass, int], int] | None = None  # None: no spec with pages gets here
     siblings: tuple[KernelTarget, ...] = ()  # of other compute capabilities, under the same name
 
 
@@ -72,21 +72,10 @@ SM90 = KernelTarget(
     sm90.refusals,
     sm90.select,
     sm90.pack_of,
-    sm90.page_size_of,
     _sm90_template,
-)
-SM103 = KernelTarget(  # B300
-    "sm100",
-    (10, 3),
-    "a Blackwell GPU",
-    "sm_103a",
-    sm100.refusals,
-    partial(sm100.select, arch="sm_103a"),
-    sm100.pack_of,
     sm90.page_size_of,
-    _sm100_template,
 )
-SM100 = KernelTarget(
+_B200 = KernelTarget(
     "sm100",
     (10, 0),
     "a Blackwell GPU",
@@ -94,10 +83,10 @@ SM100 = KernelTarget(
     sm100.refusals,
     sm100.select,
     sm100.pack_of,
-    sm90.page_size_of,
     _sm100_template,
-    siblings=(SM103,),
 )
+SM103 = replace(_B200, capability=(10, 3), arch="sm_103a", select=partial(sm100.select, arch="sm_103a"))  # B300
+SM100 = replace(_B200, siblings=(SM103,))
 KERNEL_TARGETS = {target.name: target for target in (SM90, SM100)}
 
 
@@ -276,7 +265,7 @@ def shape_class(call: Call, target: KernelTarget, pack: int | None = None) -> Sh
     if pack is None:
         pack = target.pack_of(spec, call.extents["heads"] // call.extents[spec.kv_heads_axis])
     shape = ShapeClass(call.extents["dim"], call.extents[spec.dim_v_axis], params, pack)
-    if spec.paging is None:
+    if spec.paging is None or target.page_size_of is None:
         return shape
     return replace(shape, page_size=target.page_size_of(spec, shape, call.extents["page_size"]))
 

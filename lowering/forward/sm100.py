@@ -12,7 +12,6 @@ from attn_dsl.lowering.forward.plan import ELEMENT_BYTES, ForwardPlan, ShapeClas
 from attn_dsl.lowering.forward.rules import MAX_SHARED
 from attn_dsl.lowering.forward.sm100_plan import PAIRS, ROWS, Sm100Plan
 from attn_dsl.lowering.forward.sm100_rules import KEYS, QUERY_TILES, check
-from attn_dsl.lowering.tiles.dependence import HEAD, Dependence
 from attn_dsl.spec.model import AttentionSpec
 
 __all__ = ["Sm100Plan", "check", "pack_of", "refusals", "select"]
@@ -53,7 +52,7 @@ def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
 
 
 def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
-    if spec.pack_gqa == "on" and _differs_by_head(spec):
+    if spec.pack_gqa == "on" and sm90.differs_by_head(spec):
         message = "'pack gqa on', but the mask differs from head to head, so heads do not visit the same keys"
         yield sm90.refusal(TARGET, message, "'pack gqa auto' leaves the choice to the compiler")
     heads, kv_heads = spec.fixed("heads"), spec.fixed(spec.kv_heads_axis)
@@ -78,7 +77,7 @@ def pack_of(spec: AttentionSpec, group: int) -> int:
     """
     if refused := tuple(_cannot_pack(spec, group)):
         raise UnsupportedError(refused)
-    return group if _packs(group) and spec.pack_gqa != "off" and not _differs_by_head(spec) else 1
+    return group if _packs(group) and spec.pack_gqa != "off" and not sm90.differs_by_head(spec) else 1
 
 
 def _packs(group: int) -> bool:
@@ -91,10 +90,6 @@ def _cannot_pack(spec: AttentionSpec, group: int) -> Iterator[Diagnostic]:
         yield sm90.refusal(
             TARGET, f"{message}, or a divisor of {ROWS}", "'pack gqa auto' leaves the choice to the compiler"
         )
-
-
-def _differs_by_head(spec: AttentionSpec) -> bool:
-    return bool(Dependence(spec).on(spec.mask, HEAD))
 
 
 def select(spec: AttentionSpec, shape: ShapeClass, arch: str = ARCHITECTURES[0]) -> Sm100Plan:

@@ -107,7 +107,7 @@ def _schedule_refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
     def refuse(message: str, hint: str) -> Diagnostic:
         return refusal(TARGET, message, hint)
 
-    if spec.pack_gqa == "on" and not _can_pack(spec):
+    if spec.pack_gqa == "on" and differs_by_head(spec):
         message = "'pack gqa on' puts query heads into one tile, and the mask differs from head to head"
         yield refuse(message, "'pack gqa auto' leaves the choice to the compiler")
     for key, value in spec.schedule:
@@ -252,11 +252,12 @@ def pack_of(spec: AttentionSpec, group: int) -> int:
 
     Tiles of keys are then visited once for all of them. A mask that differs from head to head keeps them apart.
     """
-    return group if spec.pack_gqa != "off" and _can_pack(spec) else 1
+    return group if spec.pack_gqa != "off" and not differs_by_head(spec) else 1
 
 
-def _can_pack(spec: AttentionSpec) -> bool:
-    return not Dependence(spec).on(spec.mask, HEAD)
+def differs_by_head(spec: AttentionSpec) -> bool:
+    """Whether the mask differs from head to head, so that heads do not visit the same tiles of keys."""
+    return Dependence(spec).on(spec.mask, HEAD)
 
 
 def _tiles(spec: AttentionSpec, padded: Sequence[int], *, paged: bool, evaluates: bool, windows: bool) -> TileShape:

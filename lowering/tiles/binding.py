@@ -68,13 +68,6 @@ class Binding:
         return self.seq_q.numel()
 
     @property
-    def is_uniform(self) -> bool:
-        """Whether all sequences have the same lengths; a batch of 0 has none to share."""
-        if self.batch == 0:
-            return False
-        return bool((self.seq_q == self.seq_q[0]).all() and (self.seq_k == self.seq_k[0]).all())
-
-    @property
     def group(self) -> int:
         """Query heads per K/V head."""
         return self.extents["heads"] // self.extents["kv_heads"]

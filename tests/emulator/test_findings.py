@@ -334,6 +334,19 @@ def found(body: str, *, warps: int = 1, target: str = "sm_100a", cluster: int = 
     return list(report.findings)
 
 
+def test_a_finding_names_the_role_of_its_warp() -> None:
+    """Warps 0 and 1 read global memory, warps 2 and 3 shared memory that nobody wrote."""
+    body = ADDRESS + "setp.lt.u32 %p1, %r0, 64; @%p1 bra LOAD; ld.shared.b32 %r2, [%r9]; bra DONE; "
+    body += "LOAD: ld.global.b32 %r1, [%d0]; DONE:"
+    kernel = ptx.load(module(body, shared=4096))
+    report = kernel.launch((1, 1, 1), (128, 1, 1), [(ctypes.c_uint32 * 1024)()], findings="collect")
+    assert report.findings
+    for finding in report.findings:
+        assert finding.warp in (2, 3)
+        assert finding.role == (2, 3)
+        assert f"warp {finding.warp} (with warps 2 to 3)" in str(finding)
+
+
 def test_a_phase_that_ends_before_its_waiter_looks() -> None:
     """Warp 1 arrives twice although warp 0 still waits for the first of the two phases."""
     body = """

@@ -40,7 +40,8 @@ SCORES = {
     "buckets": "table: f32[heads, 8]\nscore = score + table[h, min(abs(q_pos - kv_idx) // 16, 7)]",
     "waves": "score = score + sin(float(q_pos - kv_idx)) + cos(float(kv_idx) * 0.37)",
 }
-GALLERY = sorted(path.stem for path in EXAMPLES.glob("*.attn") if "\nscore" in path.read_text())
+UNWALKED = {"alphafold_pair_bias"}  # keys do not fill their axis, and the walk below knows no lengths
+GALLERY = sorted({path.stem for path in EXAMPLES.glob("*.attn") if "\nscore" in path.read_text()} - UNWALKED)
 SHORTER = {"sandwich": {"pairs": 8}}  # constants: its 64 cosines are more than a plan of this target evaluates
 EXTENTS = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 70, "seq_k": 90}
 
@@ -91,8 +92,6 @@ def test_scores(name: str) -> None:
 def test_gallery(name: str) -> None:
     """Specs whose operands this target takes, at sizes that fill no tile."""
     spec = attn_dsl.load(EXAMPLES / f"{name}.attn", **SHORTER.get(name, {}))
-    if spec.lengths_k.used or spec.tensor("q").dtype.spelling == "f32":
-        pytest.skip("not a dense 16-bit spec")
     heads = {"heads": 4} if spec.kv_heads_axis == "heads" else {"heads": 4, "kv_heads": 2}
     axes = {axis.name for tensor in spec.tensors for axis in tensor.axes if axis.name} - {"dim", "dim_v"}
     extents = dict.fromkeys(axes, 16) | {"batch": 2, "seq_q": 70, "seq_k": 90} | heads

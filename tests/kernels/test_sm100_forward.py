@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cubin import resources
+from forward_specs import HEAD
 
 pytest.importorskip("cutlass")
 
@@ -20,11 +21,6 @@ from attn_dsl.lowering.forward import ParamArgument, ShapeClass, sm100
 from attn_dsl.runtime import bind, random_inputs
 from attn_dsl.runtime.kernels import SM100, Kernels
 
-HEAD = """
-q: {dtype}[batch, seq_q, heads, dim]
-k: {dtype}[batch, seq_k, kv_heads, dim]
-v: {dtype}[batch, seq_k, kv_heads, dim_v]
-"""
 SPECS = {
     "full": "",
     "causal": "mask = kv_idx <= q_pos",

@@ -18,7 +18,7 @@ from attn_dsl.lowering.forward.sm100_plan import Sm100Plan
 from attn_dsl.runtime.kernels import SM100, shape_class
 
 SAMPLE = Cell("gemma2_local", "bf16", 128, 4)
-EVERY = [cell for cell in matrix.cells((64, 128)) if cell.dtype == "bf16"]
+EVERY = [cell for cell in matrix.cells((64, 128)) if cell.dtype == "bf16" and cell.spec not in matrix.REFUSED]
 
 
 def plan_of(cell: Cell) -> Sm100Plan:
@@ -31,8 +31,10 @@ def plan_of(cell: Cell) -> Sm100Plan:
 def compiled(plan: Sm100Plan) -> gates.Gates:
     try:
         return gates.compiled(plan)
-    except attn_dsl.UnsupportedError as refusal:
-        pytest.skip(refusal.diagnostics[0].message)
+    except attn_dsl.UnsupportedError as missing:
+        if "nvdisasm" not in str(missing):
+            raise
+        pytest.skip(missing.diagnostics[0].message)
 
 
 def test_one_kernel() -> None:
@@ -52,10 +54,7 @@ def test_one_kernel() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", EVERY, ids=str)
 def test_every_kernel(cell: Cell) -> None:
-    try:
-        plan = plan_of(cell)
-    except attn_dsl.UnsupportedError as refusal:
-        pytest.skip(refusal.diagnostics[0].message)
+    plan = plan_of(cell)
     assert compiled(plan).broken(plan) == []
 
 

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from forward_specs import IN_SEQUENCES, LAYOUTS, SPECS, assert_close, sequence_inputs, spec_in_sequences, spec_of
+from forward_specs import (
+    GALLERY_REFUSED,
+    IN_SEQUENCES,
+    LAYOUTS,
+    SPECS,
+    assert_close,
+    sequence_inputs,
+    spec_in_sequences,
+    spec_of,
+)
+from gallery_cases import CASES
 
 pytest.importorskip("cutlass")
 
+import attn_dsl
 from attn_dsl import emulator, reference
 from attn_dsl.runtime import Inputs, bind, random_inputs
 from attn_dsl.runtime.kernels import SM90, Kernels
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 LENGTHS = [(200, 150), (1, 300), (63, 257), (128, 128), (129, 640), (255, 384), (640, 127), (0, 5), (5, 0)]
 GROUPS = [(3, 3), (4, 2), (6, 1), (10, 2), (8, 2), (16, 1), (12, 1), (7, 1), (5, 1)]
 DIMS = [(8, 8), (64, 64), (72, 96), (128, 128), (64, 128), (192, 128), (256, 256)]
@@ -36,6 +49,17 @@ def check(kernels: Kernels, inputs: Inputs, *, late: int, seed: int = 0) -> None
 def extents_of(lengths: tuple[int, int], heads: tuple[int, int], dims: tuple[int, int]) -> dict[str, int]:
     names = ("seq_q", "seq_k", "heads", "kv_heads", "dim", "dim_v")
     return dict(zip(names, (*lengths, *heads, *dims), strict=True)) | {"batch": 2}
+
+
+def test_what_is_refused_of_the_gallery() -> None:
+    """Exactly what the tests on a GPU leave out."""
+    refused = set()
+    for name, case in CASES.items():
+        try:
+            attn_dsl.compile(attn_dsl.load(EXAMPLES / f"{name}.attn", **case().constants), target="sm90")
+        except attn_dsl.UnsupportedError:
+            refused.add(name)
+    assert refused == GALLERY_REFUSED
 
 
 @pytest.mark.parametrize(

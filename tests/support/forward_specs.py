@@ -21,6 +21,7 @@ q: {dtype}[batch, seq_q, heads, dim]
 k: {dtype}[batch, seq_k, kv_heads, dim]
 v: {dtype}[batch, seq_k, kv_heads, dim_v]
 """
+GALLERY_REFUSED = {"bert_padding", "deepseek_mla_absorbed"}  # by sm90: f32, a head dimension of 576
 SPECS = {
     "full": "",
     "causal": "mask = kv_idx <= q_pos",

@@ -33,6 +33,7 @@ FIRST = (
     *("packed_documents_window", "llama4_chunked", "llama4_nope", "qwen_logn", "bloom_alibi", "jina_alibi"),
     *("t5_decoder", "kerple_log", "sandwich", "swin_window", "swin_v2_cosine", "longformer", "longformer_dilated"),
 )
+REFUSED = {"deepseek_mla_absorbed", "paged_decode"}  # by sm100: a head dimension of 576, pages
 DTYPES = {"bf16": DType.BF16, "f16": DType.F16}
 TORCH = {DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 DIMS = (8, 40, 64, 72, 96, 128, 192, 256)
