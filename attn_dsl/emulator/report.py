@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from .native import LaunchConfig, LaunchResult, MbarrierUse, RawFinding
 
-
 Role = tuple[int, int, dict[str, int]]  # first and last warp, and what they ran by class
 
 
