@@ -8,9 +8,10 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .build import core_library
 from .errors import EmulatorError
@@ -59,6 +60,9 @@ class _Options(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("dyn_smem", "checks", "collect", "late", "threads", "exact", "trace")),
         ("seed", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
+        ("only", ctypes.POINTER(ctypes.c_uint64)),
+        ("n_only", ctypes.c_uint64),
+        ("path", ctypes.c_uint64),
         ("before", ctypes.c_void_p),
     ]
 
@@ -95,6 +99,18 @@ class _Result(ctypes.Structure):
     ]
 
 
+class _Path(ctypes.Structure):
+    _fields_ = [
+        ("cta", ctypes.c_uint64),
+        ("warp", ctypes.c_uint32),
+        ("n", ctypes.c_uint32),
+        ("steps", ctypes.c_void_p),
+    ]
+
+
+_STEP = struct.Struct("<8IQ")
+
+
 @dataclass(frozen=True)
 class Alloc:
     """A range of host memory a kernel may touch; ``size`` in bytes."""
@@ -111,7 +127,8 @@ class LaunchConfig:
     ``dyn_smem`` in bytes; ``late``: 0 asynchronous work completes at issue, 1 as late as legal, 2 at random times;
     ``threads`` 0 is one per core; ``seed`` 0 is round-robin; ``budget`` in warp-instructions of one cluster, 0: none;
     ``exact``: MMAs, ex2 and rcp give the bits of the hardware (slower), else sums are in f32;
-    ``trace`` records which instruction used which mbarrier.
+    ``trace`` records which instruction used which mbarrier; ``path`` what every warp executed (`WarpPath`);
+    ``only``: the clusters to run, as positions in the grid; none: all of them.
     """
 
     grid: tuple[int, int, int]
@@ -126,6 +143,8 @@ class LaunchConfig:
     budget: int = 0
     exact: bool = False
     trace: bool = False
+    path: bool = False
+    only: tuple[int, ...] = ()
 
     def check(self) -> None:
         """Raise E312 if a mode has a value there is none for."""
@@ -169,6 +188,28 @@ class MbarrierUse:
     after: frozenset[int] | None
 
 
+class Step(NamedTuple):
+    """An executed instruction that others can see, or (`lanes` 0) the entry of a basic block."""
+
+    pc: int  # index in the decoded program
+    lanes: int  # bit mask
+    operands: tuple[int, ...]  # low words of its first six operands in its lowest lane, displacements added
+    amount: int  # bytes or floating-point operations it counted
+
+
+@dataclass(frozen=True)
+class WarpPath:
+    """What a warp executed, in order."""
+
+    cta: int  # linear, x first
+    warp: int
+    raw: bytes = field(repr=False)
+
+    def steps(self) -> Iterator[Step]:
+        for pc, lanes, *operands, amount in _STEP.iter_unpack(self.raw):
+            yield Step(pc, lanes, tuple(operands), amount)
+
+
 @dataclass(frozen=True)
 class LaunchResult:
     """Outcome of a launch. ``classes`` and ``engines``: counters by warp of the CTA; ``seconds`` of host time."""
@@ -184,6 +225,7 @@ class LaunchResult:
     printed: str = ""
     mbarrier_uses: tuple[MbarrierUse, ...] = ()
     executed_lines: frozenset[int] = frozenset()
+    paths: tuple[WarpPath, ...] = ()
 
 
 @lru_cache(maxsize=1)
@@ -210,6 +252,8 @@ def _core() -> ctypes.CDLL:
     lib.emu_executed_get.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     lib.emu_mbar_uses_get.argtypes = [ctypes.c_void_p, ctypes.POINTER(_MbarUse), ctypes.c_uint32]
     lib.emu_mbar_uses_get.restype = ctypes.c_uint32
+    lib.emu_path_get.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(_Path)]
+    lib.emu_path_get.restype = ctypes.c_uint32
     lib.emu_written_take.argtypes = [ctypes.c_void_p]
     lib.emu_written_take.restype = ctypes.c_void_p
     lib.emu_written_free.argtypes = [ctypes.c_void_p]
@@ -314,6 +358,9 @@ class Program:
             config.trace,
             config.seed,
             config.budget,
+            (ctypes.c_uint64 * len(config.only))(*config.only) if config.only else None,
+            len(config.only),
+            config.path,
             before.handle if before else None,
         )
         table = (_Alloc * max(1, len(allocations)))(
@@ -363,6 +410,10 @@ class Program:
         lib.emu_printf_get(self._handle, text, length)
         uses = (_MbarUse * lib.emu_mbar_uses_get(self._handle, None, 0))()
         lib.emu_mbar_uses_get(self._handle, uses, len(uses))
+        path, paths = _Path(), []
+        for i in range(lib.emu_path_get(self._handle, 0, ctypes.byref(path))):
+            lib.emu_path_get(self._handle, i, ctypes.byref(path))
+            paths.append(WarpPath(path.cta, path.warp, ctypes.string_at(path.steps, path.n * _STEP.size)))
         executed = ctypes.create_string_buffer(self.decoded.n_instructions)
         lib.emu_executed_get(self._handle, executed)
         return LaunchResult(
@@ -377,4 +428,5 @@ class Program:
             printed=text.value.decode(errors="replace"),
             executed_lines=frozenset(_line_of(self.decoded.code, i) for i, b in enumerate(executed.raw) if b),
             mbarrier_uses=tuple(map(_mbarrier_use, uses)),
+            paths=tuple(sorted(paths, key=lambda path: (path.cta, path.warp))),
         )

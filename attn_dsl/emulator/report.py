@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .native import LaunchConfig, LaunchResult, MbarrierUse, RawFinding
+from .native import LaunchConfig, LaunchResult, MbarrierUse, RawFinding, WarpPath
 
 Role = tuple[int, int, dict[str, int]]  # first and last warp, and what they ran by class
 
@@ -55,6 +55,7 @@ class LaunchReport:
     printed: str  # output of the kernel's printf
     mbarrier_uses: tuple[MbarrierUse, ...] = ()  # with LaunchConfig.trace
     executed_lines: frozenset[int] = frozenset()  # of the PTX text, with LaunchConfig.trace
+    paths: tuple[WarpPath, ...] = ()  # with LaunchConfig.path
 
     @property
     def classes(self) -> dict[str, int]:
@@ -81,6 +82,7 @@ class LaunchReport:
             result.printed,
             result.mbarrier_uses,
             result.executed_lines,
+            result.paths,
         )
 
     def __str__(self) -> str:

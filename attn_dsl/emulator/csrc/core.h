@@ -52,6 +52,8 @@ typedef struct EmuWarpCore {
     uint8_t *local;     /* 32 x local_bytes */
     uint16_t waited[64]; /* trace: entries of EmuLaunchCore.uses of this warp's waits */
     uint32_t n_waited;
+    EmuStep *steps;      /* path option */
+    uint32_t n_steps, cap_steps;
     uint32_t cluster_arrived, cluster_phase; /* lanes that have arrived in the open phase; phases waited for */
 } EmuWarpCore;
 
@@ -122,6 +124,11 @@ typedef struct EmuWritten {
     uint8_t **words;
 } EmuWritten;
 
+typedef struct EmuPaths {
+    EmuPath *items;
+    uint32_t n, cap;
+} EmuPaths;
+
 typedef struct EmuLaunchCore {
     EmuOptions opt;
     EmuFindings *findings;
@@ -139,6 +146,7 @@ typedef struct EmuLaunchCore {
     uint64_t smem_window; /* bytes allocated per CTA */
     EmuMbarUse *uses;     /* EMU_MAX_USES, hashed by (line, mbarrier); NULL without the trace option */
     uint8_t *executed;    /* by instruction, with the trace option */
+    EmuPaths *paths;      /* with the path option */
     EmuWritten *written;  /* NULL: no later grid may start before this one has ended */
     const EmuWritten *before;
     int published;        /* griddepcontrol.launch_dependents has been executed */
@@ -154,6 +162,7 @@ typedef struct EmuHandle { /* what Python holds */
     uint64_t print_len;
     EmuMbarUse *uses;
     uint8_t *executed;
+    EmuPaths paths;
     EmuWritten *written;
 } EmuHandle;
 #define EMU_MAX_USES 4096
@@ -196,6 +205,13 @@ EmuMbar *emu_mbar_at(EmuCta *cta, uint32_t off);
 void emu_trace_effect(EmuWarp *w, const EmuInstr *in);
 void emu_trace_mbar(EmuWarp *w, const EmuInstr *in, EmuCta *cta, EmuMbar *m, int wait);
 void emu_cta_end_checks(EmuCta *cta);
+/* path.c */
+int emu_path_event(const EmuInstr *in);
+void emu_path_begin(EmuWarp *w, const EmuInstr *in, uint32_t pc, uint32_t exec, EmuStep *s);
+void emu_path_end(EmuWarp *w, EmuStep *s);
+void emu_path_enter(EmuWarp *w, uint32_t pc);
+void emu_path_keep(EmuWarp *w, EmuPaths *all);
+void emu_paths_free(EmuPaths *all);
 /* barrier.c */
 void emu_barrier_exit(EmuWarp *w);
 /* findings.c */

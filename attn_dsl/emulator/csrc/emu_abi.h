@@ -36,6 +36,9 @@ typedef struct EmuOptions {
     uint32_t trace;    /* record which instruction used which mbarrier */
     uint64_t seed;     /* 0: round-robin schedule, else random */
     uint64_t budget;   /* warp-instructions per launch; 0: no limit */
+    const uint64_t *only; /* clusters to run, linear, n_only of them; NULL: the whole grid */
+    uint64_t n_only;
+    uint64_t path;     /* record what every warp executed */
     const void *before; /* what emu_written_take gave for the launch this one may overlap with, or NULL */
 } EmuOptions;
 
@@ -87,6 +90,21 @@ typedef struct EmuMbarUse {
 EMU_API uint32_t emu_mbar_uses_get(void *program, EmuMbarUse *out, uint32_t max);
 /* With the trace option: 1 for every instruction of the program that was executed in the last launch, n_instr bytes. */
 EMU_API void emu_executed_get(void *program, uint8_t *out);
+/* With the path option: one entry for each warp that ran. Steps belong to the program, until its next launch. */
+#define EMU_STEP_OPS 6
+typedef struct EmuStep {
+    uint32_t pc;    /* index of the instruction */
+    uint32_t lanes; /* that executed it; 0: entry of a basic block, and nothing below */
+    uint32_t op[EMU_STEP_OPS]; /* low words of its first operands in its lowest lane, with their displacement */
+    uint64_t amount; /* bytes or floating-point operations it counted */
+} EmuStep;
+typedef struct EmuPath {
+    uint64_t cta; /* linear */
+    uint32_t warp, n;
+    EmuStep *steps;
+} EmuPath;
+/* Writes entry i, if there is one; returns how many there are. */
+EMU_API uint32_t emu_path_get(void *program, uint32_t i, EmuPath *out);
 /* Names of all handlers, separated by newlines (for the test that the opcode table names only real ones). */
 EMU_API const char *emu_handler_names(void);
 #endif

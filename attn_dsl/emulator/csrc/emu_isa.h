@@ -54,7 +54,9 @@ enum {
     EMU_F_ALIGNED = 1,    /* .aligned: every live lane of the warp must be here together */
     EMU_F_COLLECTIVE = 2, /* last operand is a member mask: lanes named there must rendezvous (shfl, vote, elect, ...) */
     EMU_F_UNIFORM = 4,    /* bra.uni: all active lanes agree */
-    EMU_F_TRACE = 8       /* set by a launch with the trace option: note that it was executed */
+    EMU_F_TRACE = 8,      /* set by a launch with the trace option: note that it was executed */
+    EMU_F_ENTRY = 16,     /* set by a launch with the path option: first of a basic block */
+    EMU_F_EVENT = 32      /* likewise: its operands are part of the path */
 };
 
 /* Counter classes. */

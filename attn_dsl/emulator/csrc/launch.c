@@ -170,6 +170,7 @@ void emu_cluster_start(EmuCluster *c, uint64_t linear)
                 for (int k = 0; k < 32; k++) w->regs[s * 32 + k] = s == EMU_SLOT_SHARED ? r << 24 : 0;
                 w->rstate[s].valid = 0xFFFFFFFFu;
             }
+            w->core->n_steps = 0;
             emu_warp_reset(w);
         }
     }
@@ -198,6 +199,7 @@ void emu_cluster_finish(EmuCluster *c)
                 lc->instructions += w->counts[k];
             }
             for (int k = 0; k < EMU_N_ENGINES; k++) lc->counts[i * width + EMU_N_CLASSES + k] += w->engines[k];
+            if (lc->paths) emu_path_keep(w, lc->paths);
             memset(w->counts, 0, sizeof(w->counts));
             memset(w->engines, 0, sizeof(w->engines));
         }
@@ -213,7 +215,7 @@ void emu_cluster_free(EmuCluster *c)
         for (uint32_t i = 0; i < t->n_warps; i++) {
             EmuWarp *w = &t->warps[i];
             free(w->regs), free(w->rstate), free(w->preds), free(w->pvalid), free(w->vc), free(w->avc);
-            free(w->core->fence_vc), free(w->core->fence_avc), free(w->core->pending), free(w->core->pending_slots[0]), free(w->core->pending_slots[1]), free(w->core->local);
+            free(w->core->fence_vc), free(w->core->fence_avc), free(w->core->pending), free(w->core->pending_slots[0]), free(w->core->pending_slots[1]), free(w->core->local), free(w->core->steps);
             for (int q = 0; q < EMU_N_QUEUES; q++) free(w->group_clock[q]);
             free(w->core);
         }
@@ -235,7 +237,8 @@ static int take(EmuLaunchCore *lc, uint64_t *linear)
     int ok = 0;
     pthread_mutex_lock(&lc->lock);
     if (lc->next_cluster < lc->n_clusters && !lc->stop) {
-        *linear = lc->next_cluster++;
+        *linear = lc->opt.only ? lc->opt.only[lc->next_cluster] : lc->next_cluster;
+        lc->next_cluster++;
         ok = 1;
     }
     pthread_mutex_unlock(&lc->lock);
@@ -351,6 +354,15 @@ EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params,
     }
     lc.smem_window = (EMU_SHARED_BASE + smem + 63) / 64 * 64;
     lc.n_clusters = (uint64_t)lc.nc[0] * lc.nc[1] * lc.nc[2];
+    if (opt->only) {
+        for (uint64_t i = 0; i < opt->n_only; i++)
+            if (opt->only[i] >= lc.n_clusters) {
+                snprintf(err, err_size, "cluster %llu of a grid of %llu", (unsigned long long)opt->only[i],
+                         (unsigned long long)lc.n_clusters);
+                return 2;
+            }
+        lc.n_clusters = opt->n_only;
+    }
     l.params = xalloc(p->param_bytes + 64);
     memcpy(l.params, params, p->param_bytes);
     EmuAlloc *sorted = malloc((n_allocs + 1) * sizeof(EmuAlloc));
@@ -364,6 +376,8 @@ EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params,
     lc.uses = h->uses = opt->trace ? calloc(EMU_MAX_USES, sizeof(EmuMbarUse)) : NULL;
     free(h->executed);
     lc.executed = h->executed = opt->trace ? calloc(p->n_instr + 1, 1) : NULL;
+    emu_paths_free(&h->paths);
+    lc.paths = opt->path ? &h->paths : NULL;
     lc.counts = h->counts = calloc(lc.n_roles, (EMU_N_CLASSES + EMU_N_ENGINES) * 8);
     h->n_roles = lc.n_roles;
     pthread_mutex_init(&lc.lock, NULL);
@@ -374,7 +388,10 @@ EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params,
     int checked = l.checks || l.late;
     for (uint32_t i = 0; i < p->n_instr; i++) {
         p->code[i].fn = checked ? p->checked[p->handler_of[i]] : p->fast[p->handler_of[i]];
-        p->code[i].flags = (uint8_t)((p->code[i].flags & ~EMU_F_TRACE) | (opt->trace ? EMU_F_TRACE : 0));
+        EmuInstr *in = &p->code[i];
+        int entry = opt->path && (i == 0 || in->site != in[-1].site), event = opt->path && emu_path_event(in);
+        in->flags = (uint8_t)((in->flags & ~(EMU_F_TRACE | EMU_F_ENTRY | EMU_F_EVENT)) | (opt->trace ? EMU_F_TRACE : 0) |
+                              (entry ? EMU_F_ENTRY : 0) | (event ? EMU_F_EVENT : 0));
     }
     uint64_t n_threads = opt->threads ? opt->threads : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (n_threads > lc.n_clusters) n_threads = lc.n_clusters;

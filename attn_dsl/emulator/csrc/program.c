@@ -112,5 +112,6 @@ EMU_API void emu_program_free(void *program)
     free(h->print);
     free(h->uses);
     free(h->executed);
+    emu_paths_free(&h->paths);
     free(h);
 }

@@ -99,6 +99,8 @@ static uint64_t run_warp(EmuWarp *w, uint64_t share, int random, int *stop)
             }
             const EmuInstr *in = code + pc;
             uint32_t exec = mask;
+            EmuStep step;
+            if (EMU_UNLIKELY(in->flags & EMU_F_ENTRY)) emu_path_enter(w, pc);
             if (in->guard != EMU_PRED_TRUE) {
                 if (EMU_UNLIKELY(w->launch->checks && (mask & ~w->pvalid[in->guard]))) {
                     s->pc = w->pc = pc;
@@ -126,6 +128,7 @@ static uint64_t run_warp(EmuWarp *w, uint64_t share, int random, int *stop)
             w->pc = pc;
             if (EMU_UNLIKELY(in->flags)) {
                 s->pc = pc;
+                if (in->flags & EMU_F_EVENT) emu_path_begin(w, in, pc, exec, &step);
                 if (in->flags & EMU_F_TRACE) {
                     w->launch->core->executed[pc] = 1;
                     emu_trace_effect(w, in);
@@ -160,6 +163,7 @@ static uint64_t run_warp(EmuWarp *w, uint64_t share, int random, int *stop)
                 }
             }
             int rc = in->fn(w, in, exec);
+            if (EMU_UNLIKELY(in->flags & EMU_F_EVENT) && rc != EMU_BLOCK) emu_path_end(w, &step);
             if (EMU_LIKELY(rc == EMU_NEXT)) {
                 pc++;
                 if (EMU_UNLIKELY(done >= share)) {
