@@ -68,6 +68,8 @@ def _operands(spec: AttentionSpec, inputs: Inputs) -> tuple[Tensor, Tensor, Tens
         raise Absent("takes dense sequences only")
     if spec.sink is not None:
         raise Absent("has no sinks")
+    if spec.descale_v is not None:
+        raise Absent("has no factors of v")
     if spec.lse_base != "e" or spec.align.kind is AlignKind.OFFSET:
         raise Absent("has no such positions")
     q, k, v = (

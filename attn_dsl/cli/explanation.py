@@ -56,13 +56,18 @@ def meaning(spec: AttentionSpec) -> Section:
     rows += list(parts.where)
     total = "sum over visible j of exp(logit)" + ("" if parts.sink is None else " + exp(sink)")
     rows += [("Z", total)]
-    rows += [("o", f"sum over visible j of exp(logit) / Z * v[b, j, {kv_head}, :]"), ("lse", f"{logarithm}(Z)")]
+    value = f"v[b, j, {kv_head}, :]"
+    if parts.descale_v is not None:
+        rows.append(("descale v", parts.descale_v))
+        value += " * descale v"
+    rows += [("o", f"sum over visible j of exp(logit) / Z * {value}"), ("lse", f"{logarithm}(Z)")]
     facts = {
         "mask": parts.mask,
         "score": parts.score,
         "scale": parts.scale,
         "q_pos": parts.q_pos,
         "sink": parts.sink,
+        "descale_v": parts.descale_v,
         "where": dict(parts.where),
         "lse_base": spec.lse_base,
     }
@@ -182,6 +187,7 @@ def _indented(lines: Iterable[str]) -> tuple[str, ...]:
 def _readers(spec: AttentionSpec) -> dict[str, list[str]]:
     """Capture -> the clauses that read it."""
     clauses = {"mask": spec.mask, "score": spec.score, "sink": spec.sink, "alignment": spec.align.offset}
+    clauses["factor of v"] = spec.descale_v
     found: dict[str, list[str]] = {tensor.name: [] for tensor in spec.tensors}
     for clause, root in clauses.items():
         for name in {} if root is None else {str(n.attr): None for n in children_first([root]) if n.op == "read"}:

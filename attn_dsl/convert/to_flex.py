@@ -86,6 +86,7 @@ def to_flex(
         "packed, padded or paged sequences": bool(spec.paging) or (spec.lengths_q, spec.lengths_k) != (Lengths(),) * 2,
         "views": bool(spec.views),
         "sinks": spec.sink is not None,
+        "factors of v": spec.descale_v is not None,
         "query offsets": spec.align.kind is AlignKind.OFFSET,
     }
     for what, found in lacking.items():

@@ -64,6 +64,7 @@ def _meaning(spec: AttentionSpec) -> list[tuple[str, str]]:
     parts = formula(spec)
     rows = [("mask", parts.mask), ("score", parts.score), ("scale", parts.scale), ("q_pos", parts.q_pos)]
     rows += [] if parts.sink is None else [("sink", parts.sink)]
+    rows += [] if parts.descale_v is None else [("descale v", parts.descale_v)]
     return [*rows, *parts.where]
 
 

@@ -72,12 +72,22 @@ def _attention(
     o, lse = BlockwiseAttention.apply(  # type: ignore[no-untyped-call]
         problem, q, k, v, scale, sink, *(leaves.values[name] for name in names)
     )
+    if spec.descale_v is not None:
+        o = o * _per_storage_row(leaves, leaves.per_row(spec.descale_v), o)
     if spec.lse_base == "2":
         lse = lse / math.log(2.0)
     row_axes = _row_axes(spec.tensor("q"), "q")
     row_shape = [leaves.extents[axis] for axis in row_axes]
     o = _in_order(o.unflatten(0, row_shape), (*row_axes, "heads", "dim"), spec.output.axes)
     return o, _in_order(lse.unflatten(0, row_shape), (*row_axes, "heads"), lse_axes(spec))
+
+
+def _per_storage_row(leaves: Leaves, values: Tensor, o: Tensor) -> Tensor:
+    """`values`[batch, heads] at the rows of `o` in storage order, [rows, heads, 1]; 1 on rows of no sequence."""
+    owners = torch.full(o.shape[:1], -1, device=o.device)
+    for b, length in enumerate(leaves.geometry.q.lengths):
+        owners[leaves.geometry.q.rows(range(b, b + 1), range(length), o.device)] = b
+    return torch.where((owners < 0)[:, None], 1.0, values[owners])[..., None]
 
 
 def lse_axes(spec: AttentionSpec) -> tuple[Axis, ...]:

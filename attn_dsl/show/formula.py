@@ -19,6 +19,7 @@ class Formula:
     score: str
     scale: str
     sink: str | None
+    descale_v: str | None
     q_pos: str
     where: tuple[tuple[str, str], ...]  # parts used more than once, each before its first use in a later one
 
@@ -26,13 +27,16 @@ class Formula:
 def formula(spec: AttentionSpec) -> Formula:
     """The formula of `spec`."""
     roots = [spec.mask, spec.score, spec.scale, _position(spec)]
-    roots += [] if spec.sink is None else [spec.sink]
+    optional = [spec.sink, spec.descale_v]
+    roots += [root for root in optional if root is not None]
     taken = {tensor.name for tensor in spec.tensors} | {param.name for param in spec.params}
     taken |= {axis.name for tensor in spec.tensors for axis in tensor.axes if axis.name is not None}
     names = (name for number in itertools.count(1) if (name := f"t{number}") not in taken)
     texts, where = shared_texts(roots, names)
-    mask, score, scale, q_pos, *sink = texts
-    return Formula(mask, score, scale, sink[0] if sink else None, q_pos, where)
+    mask, score, scale, q_pos, *others = texts
+    left = iter(others)
+    sink, descale_v = (None if root is None else next(left) for root in optional)
+    return Formula(mask, score, scale, sink, descale_v, q_pos, where)
 
 
 def _position(spec: AttentionSpec) -> Expr:

@@ -1,4 +1,4 @@
-"""The clauses `mask`, `score`, `scale` and `sink`: their types, and what each may depend on."""
+"""The clauses `mask`, `score`, `scale`, `sink` and `descale`: their types, and what each may depend on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ..diagnostics import Diagnostics, Span
 from ..expr import BOOL, FLOAT, Expr, children_first
 from ..syntax import tree
 from .model import Param, Tensor
+from .names import OPERANDS
 from .statements import Statements
 from .typer import Typer
 
@@ -17,6 +18,7 @@ _CLAUSE_LEAVES: dict[str, frozenset[str]] = {
     "score": frozenset({"b", "h", "kv_h", "q_idx", "kv_idx", "q_pos", "seq_q", "seq_k", "score"}),
     "scale": frozenset(),
     "sink": frozenset({"b", "h", "kv_h"}),
+    "descale": frozenset({"b", "h", "kv_h"}),
     "align": frozenset({"b"}),
 }
 _SECOND_CLAUSE = {
@@ -56,24 +58,47 @@ class ClauseReader:
                 self._report.error("E250", f"a second '{node.kind}'; the first is on line {line}", node.span, hint)
                 continue
             first[node.kind] = node
-            value = self._typer.expression(node.value, self._typer.root)
-            if value is None:
-                continue
-            if node.kind != "mask":
-                value = self._typer.build.as_float(value)
-            wanted = BOOL if node.kind == "mask" else FLOAT
-            if value.type is not wanted:
-                advice = "compare it with something, as in 'x != 0'" if wanted is BOOL else None
-                self._report.error("E233", f"{node.kind} is {wanted}; given {value.type}", node.value.span, advice)
-                continue
-            self.check_leaves(node.kind, value, node.value.span)
-            values[node.kind] = value
+            values[node.kind] = self._value(node.kind, node.value)
         return values
+
+    def descales(self) -> dict[str, Expr]:
+        """What the elements of q, k and v are multiplied with, of those that have such a factor."""
+        values: dict[str, Expr] = {}
+        first: dict[str, tree.Descale] = {}
+        for node in self._statements.of(tree.Descale):
+            name = node.tensor.name
+            if name not in OPERANDS:
+                hint = f"there is a 'descale' of {', '.join(OPERANDS)}"
+                self._report.error("E252", f"'descale {name}' is not known", node.tensor.span, hint)
+            elif name in first:
+                message = f"a second 'descale {name}'; the first is on line {first[name].span.line}"
+                self._report.error("E250", message, node.span, "multiply the factors")
+            else:
+                first[name] = node
+                value = self._value("descale", node.value)
+                if value is not None:
+                    values[name] = value
+        return values
+
+    def _value(self, clause: str, written: tree.Expression) -> Expr | None:
+        """The value of a clause; None where it was reported."""
+        value = self._typer.expression(written, self._typer.root)
+        if value is None:
+            return None
+        if clause != "mask":
+            value = self._typer.build.as_float(value)
+        wanted = BOOL if clause == "mask" else FLOAT
+        if value.type is not wanted:
+            advice = "compare it with something, as in 'x != 0'" if wanted is BOOL else None
+            self._report.error("E233", f"{clause} is {wanted}; given {value.type}", written.span, advice)
+            return None
+        self.check_leaves(clause, value, written.span)
+        return value
 
     def check_leaves(self, clause: str, value: Expr, span: Span) -> None:
         """Reports leaves that have no value where `clause` is evaluated."""
         allowed = _CLAUSE_LEAVES[clause]
-        packed = self._packed_read(value) if clause in ("sink", "align") else None
+        packed = self._packed_read(value) if clause in ("sink", "descale", "align") else None
         if packed is not None:
             message = f"'{packed}' is packed, and '{clause}' has no row or key to read it at"
             self._report.error("E224", message, span)

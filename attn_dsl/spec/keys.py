@@ -50,7 +50,7 @@ class _Meaning:
         self.facts += [
             [root.digest.hex() for root in roots],
             spec.align.kind.value,
-            spec.sink is None,
+            (spec.sink is None, spec.descale_v is None),
             [self._lengths(spec.lengths_q), self._lengths(spec.lengths_k), self._paging(spec.paging)],
             [(name, spec.tensor(name).dtype.spelling, sorted(map(str, spec.tensor(name).axes))) for name in "qkv"],
             [(view.name, self._tensor(view.base), view.slices) for view in spec.views],

@@ -197,7 +197,8 @@ class Origin:
 class AttentionSpec:
     """A whole attention variant:  O = sum_j p_j v_j,  p = softmax over visible j of score(scale * q.k_j), plus sink.
 
-    mask and score are over the leaves of `attn_dsl.expr.node`; reads in them are already clamped into their axes.
+    mask and score are over the leaves of `attn_dsl.expr.node`; reads in them are already clamped into their axes. The
+    `descale` of q and of k have become factors of the leaf `score`.
     """
 
     name: str
@@ -220,6 +221,7 @@ class AttentionSpec:
     pack_gqa: str  # "auto", "on" or "off": may change speed, never meaning
     schedule: tuple[tuple[str, int | str], ...]  # likewise
     wide: frozenset[Expr] = field(compare=False)  # int nodes that need i64; every other int node fits i32
+    descale_v: Expr | None = None  # float over h, kv_h, b leaves: the elements of v, and so O, are multiplied with it
     origin: Origin | None = field(default=None, compare=False, repr=False)
 
     def _repr_html_(self) -> str | None:
@@ -246,7 +248,8 @@ class AttentionSpec:
         """Every expression of the spec."""
         offset = () if self.align.offset is None else (self.align.offset,)
         sink = () if self.sink is None else (self.sink,)
-        return (self.mask, self.score, self.scale, *sink, *offset)
+        descale_v = () if self.descale_v is None else (self.descale_v,)
+        return (self.mask, self.score, self.scale, *sink, *offset, *descale_v)
 
     @property
     def kv_heads_axis(self) -> str:

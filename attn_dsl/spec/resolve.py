@@ -127,11 +127,16 @@ class _Resolver:
         ranges = Ranges(self.names.fixed, self.params.params.values(), dtypes, kind)
         self.typer.inside = index_prover(ranges, self.build, self.typer.axis, kind, self._rows())
         align = self.geometry.align(self.statements.one(tree.AlignDecl, "'align'"))
+        descales = self.clauses.descales()
+        for name in ("q", "k"):
+            if name in descales:
+                self.typer.score = self.build.op("mul", self.typer.score, descales[name])
         self._lets()
         clauses = self.clauses.read()
         self._functions()
         pack, lse_base = self.settings.pack(), self.settings.lse_base()
-        roots = [value for value in (*clauses.values(), align.offset) if value is not None]
+        score = clauses["score"] = clauses["score"] or self.typer.score
+        roots = [value for value in (*clauses.values(), align.offset, descales.get("v")) if value is not None]
         if align.offset is not None:
             self.clauses.check_leaves("align", align.offset, alignments[0].span)
         wide = prove(self.report, ranges, self.typer.origins, self.typer.reads, roots)
@@ -155,7 +160,7 @@ class _Resolver:
             constants=self._constants(),
             fixed_axes=tuple(sorted(self.names.fixed.items())),
             mask=mask,
-            score=clauses["score"] or self.build.var("score"),
+            score=score,
             scale=clauses["scale"] or self.clauses.default_scale(),
             sink=clauses["sink"],
             align=align,
@@ -168,6 +173,7 @@ class _Resolver:
             pack_gqa=pack,
             schedule=self.settings.schedule(),
             wide=wide,
+            descale_v=descales.get("v"),
             origin=Origin(self.file, self.module.folder, tuple(self.constants.items())),
         )
 

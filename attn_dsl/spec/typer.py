@@ -73,6 +73,7 @@ class Typer:
         self.root = root
         self.origins: dict[Expr, Span] = {}  # where a node was first written, in the outermost file
         self.reads: list[tuple[Expr, Expr, Span, str]] = []  # index, extent, place, tensor: for the bounds proofs
+        self.score = builder.var("score")  # what the word stands for
         self.overrides: dict[str, Constant | DType] = {}
         self.inside: Callable[[Expr, Expr], bool] = lambda index, extent: False
         self._globals: dict[tuple[int, str], Value | None] = {}
@@ -295,7 +296,7 @@ class Typer:
             return self.build.const(UNBOUNDED)
         if name in INDEX_NAMES:
             alias = "h" if name == "kv_h" and self.spec.aliases.get("kv_heads") == "heads" else name
-            return self.made(self.build.var(alias), node.span)
+            return self.made(self.score if alias == "score" else self.build.var(alias), node.span)
         found = module.find(name)
         if found is not None:
             home, definition = found

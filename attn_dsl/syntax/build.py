@@ -147,6 +147,9 @@ class TreeBuilder:
     def clause(self, parts: Parts) -> tree.Clause:
         return tree.Clause(parts[0].text, parts[2].node, span=_span(parts))
 
+    def descale(self, parts: Parts) -> tree.Descale:
+        return tree.Descale(parts[1], parts[3].node, span=_span(parts))
+
     def lse_base(self, parts: Parts) -> tree.LseBase:
         return tree.LseBase(parts[2].node, span=_span(parts))
 

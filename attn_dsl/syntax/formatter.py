@@ -52,6 +52,9 @@ class _Printer:
     def _clause(self, node: tree.Clause) -> Piece:
         return self._defines(node.span, node.kind, node.value)
 
+    def _descale(self, node: tree.Descale) -> Piece:
+        return self._defines(node.span, f"descale {node.tensor.name}", node.value)
+
     def _lsebase(self, node: tree.LseBase) -> Piece:
         return self._defines(node.span, "lse_base", node.value)
 

@@ -15,6 +15,7 @@ FORMS = {
     "axis": "axis dim = 128",
     "const": "const name: int = 32",
     "def": "def name(x: int) -> bool = expression",
+    "descale": "descale k = k_descale[b, kv_h]",
     "from": "from std.window import window, lookback as back",
     "lengths": "lengths k { used = lens }",
     "let": "let name = expression",

@@ -281,6 +281,14 @@ class Clause(Node):
 
 
 @dataclass(frozen=True)
+class Descale(Node):
+    """`descale tensor = value`."""
+
+    tensor: Name
+    value: Expression
+
+
+@dataclass(frozen=True)
 class LseBase(Node):
     """`lse_base = e` or `lse_base = 2`."""
 
@@ -302,6 +310,7 @@ Statement = (
     | ScheduleDecl
     | PackDecl
     | Clause
+    | Descale
     | LseBase
 )
 

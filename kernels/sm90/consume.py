@@ -217,6 +217,8 @@ def consume_tiles(
             if const_expr(plan.partial):  # it joins the denominator once
                 sink = cutlass.select_(work.split[0] == 0, sink, -Float32.inf)
         factor, logarithm = finish_softmax(base[row], row_sum[row], sink)
+        if const_expr(plan.descale_v is not None):
+            factor = factor * ending.evaluate([plan.descale_v], row=ending.rows(fragment)[row])[0]
         factors.append(factor)
         lse.append(logarithm)
     rescale(output, factors)

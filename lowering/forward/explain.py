@@ -52,6 +52,8 @@ def _lines(plan: ForwardPlan) -> Iterator[str]:
         yield f"computed as, from the plain dot product, in base 2: {_short(plan.logit)}"
     if plan.sink is not None:
         yield f"sink: {_short(plan.sink)}, joins the denominator once"
+    if plan.descale_v is not None:
+        yield f"factor of v: {_short(plan.descale_v)}, multiplies the output once"
     wide = ", ".join(sorted({_short(node) for node in plan.wide}))
     yield f"64-bit ints: {wide or 'none'}"
     captures = [f"{capture.name} ({capture.dtype}, rank {capture.rank})" for capture in plan.captures]

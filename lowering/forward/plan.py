@@ -134,6 +134,7 @@ class ForwardPlan:
     distances: tuple[DistanceTerm, ...]  # terms of `logit` that rows of one head share; a target may leave them be
     scale: Expr  # float, the same for all rows, heads and batch entries
     sink: Expr | None  # float of head and batch entry
+    descale_v: Expr | None  # likewise: what the output is multiplied with
     shift: Expr  # q_pos - q_idx, an int of the batch entry
     lse_base: str  # "e" | "2"
     q_axes: tuple[str, ...]  # axis names in declared order
@@ -208,9 +209,9 @@ class ForwardPlan:
     @property
     def expressions(self) -> tuple[Expr, ...]:
         """Every expression that the kernel evaluates."""
-        sink = () if self.sink is None else (self.sink,)
+        ends = (root for root in (self.sink, self.descale_v) if root is not None)
         distances = (term.of_distance for term in self.distances)
-        return (self.mask.mask, self.logit, *distances, self.scale, *sink, self.shift, *piece_expressions(self.mask))
+        return (self.mask.mask, self.logit, *distances, self.scale, *ends, self.shift, *piece_expressions(self.mask))
 
 
 def piece_expressions(mask: MaskPlan) -> tuple[Expr, ...]:

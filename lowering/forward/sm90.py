@@ -165,7 +165,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     known = _Expressions(spec, shape, analysis.build)
     mask = mask_plan(analysis, known(spec.mask), known)
     score, scale, shift = (known(root) for root in (spec.score, spec.scale, analysis.shift))
-    sink = None if spec.sink is None else known(spec.sink)
+    sink, descale_v = (None if root is None else known(root) for root in (spec.sink, spec.descale_v))
     base_2 = logit(analysis.build, score, scale)
     distances = distance_terms(analysis.build, base_2, shift) if shape.pack == 1 else ()
     over_distance = [term.of_distance for term in distances]
@@ -175,7 +175,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         *over_distance,
         scale,
         shift,
-        *([] if sink is None else [sink]),
+        *(root for root in (sink, descale_v) if root is not None),
         *piece_expressions(mask),
     ]
     nodes = list(children_first(roots))
@@ -209,6 +209,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         distances=distances,
         scale=scale,
         sink=sink,
+        descale_v=descale_v,
         shift=shift,
         lse_base=spec.lse_base,
         q_axes=_axes(spec, "q"),

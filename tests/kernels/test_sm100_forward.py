@@ -41,6 +41,12 @@ SPECS = {
         mask = kv_idx < q_pos - 40
         sink = sinks[h]""",
     "base_2": "lse_base = 2\nmask = kv_idx < q_pos - 40",
+    "descaled": """
+        gain_q: f32[heads]
+        gain_k, gain_v: f32[batch, kv_heads]
+        descale q = gain_q[h]
+        descale k = gain_k[b, kv_h]
+        descale v = gain_v[b, kv_h]""",
     "negative_scale": "param factor: float = -0.3\nscale = factor",
 }
 
@@ -73,6 +79,7 @@ def check(kernels: Kernels, sizes: tuple[int, ...], *, seed: int, late: int, mag
         ("causal", "bf16", (128, 128), [(300, 333), (0, 5)]),
         ("window", "f16", (64, 64), [(257, 200), (130, 0)]),
         ("nothing_visible", "bf16", (40, 24), [(150, 129)]),
+        ("descaled", "bf16", (64, 64), [(40, 77)]),
     ],
 )
 def test_lengths_and_groups(name: str, dtype: str, dims: tuple[int, int], lengths: list[tuple[int, int]]) -> None:

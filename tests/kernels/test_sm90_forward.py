@@ -69,6 +69,7 @@ def test_what_is_refused_of_the_gallery() -> None:
         ("softcap", "f16", (192, 128), (130, 150), (2, 2)),
         ("sinks_and_window", "bf16", (40, 24), (150, 129), (6, 2)),
         ("gain_by_head", "f16", (64, 64), (65, 100), (7, 1)),
+        ("descaled", "bf16", (64, 64), (65, 100), (6, 2)),
         ("documents", "bf16", (128, 128), (50, 300), (12, 1)),
         ("chunks", "bf16", (64, 64), (150, 70), (2, 2)),  # positions below 0, which divide towards minus infinity
     ],

@@ -274,6 +274,22 @@ def test_lse_in_base_two():
     torch.testing.assert_close(lse2, lse / math.log(2), rtol=1e-14, atol=0)
 
 
+def test_descale_says_what_the_elements_of_q_k_and_v_stand_for():
+    """The same as multiplied before, under everything that comes after the products."""
+    text = BSHD + "sinks: f32[heads]\nsink = sinks[h]\nscore = 3.0 * tanh(score / 3.0)\nmask = kv_idx <= q_pos\n"
+    factors = "fq: f32[heads]\nfk, fv: f32[batch, kv_heads]\n"
+    factors += "descale v = fv[b, kv_h]\ndescale k = fk[b, kv_h]\ndescale q = fq[h]\n"
+    q, k, v = _operands()
+    sinks = {"sinks": torch.linspace(-1, 1, q.shape[2], dtype=torch.float64)}
+    make = torch.Generator().manual_seed(3)
+    fk, fv = (torch.rand(k.shape[0], k.shape[2], dtype=torch.float64, generator=make) + 0.5 for _ in range(2))
+    fq = torch.rand(q.shape[2], dtype=torch.float64, generator=make) + 0.5
+    given = {"q": q, "k": k, "v": v, "fq": fq, "fk": fk, "fv": fv} | sinks
+    found = attention(attn_dsl.parse(text + factors), given, {}, precision="float64", block_k=4)
+    before = {"q": q * fq[:, None], "k": k * fk[:, None, :, None], "v": v * fv[:, None, :, None]} | sinks
+    _close(found, attention(attn_dsl.parse(text), before, {}, precision="float64"))
+
+
 def test_large_logits_neither_overflow_nor_lose_a_row():
     spec = attn_dsl.parse(BSHD + "score = 1000.0 * score")
     q, k, v = _operands()

@@ -110,17 +110,20 @@ def test_finite_differences_of_packed_paged_queries_and_a_shared_pool():
         "q: f32[total_q, heads, dim]\npool: f32[pages, page_size, kv_heads, dim]\nview k = pool[:, :, :, :]\n"
         "view v = pool[:, :, :, 1..3]\ncu: i32[batch + 1]\nused, pad: i32[batch]\ntable: i32[batch, max_pages]\n"
         "bonus: f32[total_q]\nlengths q { cu_seqlens = cu }\nlengths k { used = used, left_pad = pad }\n"
-        "paged { table = table }\nmask = kv_idx <= q_pos\nscore = score * bonus[q_idx]\nlse_base = 2"
+        "paged { table = table }\nmask = kv_idx <= q_pos\nscore = score * bonus[q_idx]\nlse_base = 2\n"
+        "factor: f32[batch, heads]\ndescale v = factor[b, h]"
     )
-    q, pool, bonus = (_randn(shape, i).requires_grad_() for i, shape in enumerate([(6, 4, 3), (4, 2, 2, 3), (6,)]))
+    shapes = [(6, 4, 3), (4, 2, 2, 3), (6,), (3, 4)]
+    q, pool, bonus, factor = (_randn(shape, i).requires_grad_() for i, shape in enumerate(shapes))
     fixed = {"cu": [0, 2, 2, 5], "used": [4, 3, 3], "pad": [1, 0, 0], "table": [[2, 0], [1, 0], [2, 3]]}
     geometry = {name: torch.tensor(values, dtype=torch.int32) for name, values in fixed.items()}
 
-    def function(q, pool, bonus):
-        o, lse = attention(spec, {"q": q, "pool": pool, "bonus": bonus, **geometry}, {}, precision="float64", block_k=2)
+    def function(q, pool, bonus, factor):
+        given = {"q": q, "pool": pool, "bonus": bonus, "factor": factor, **geometry}
+        o, lse = attention(spec, given, {}, precision="float64", block_k=2)
         return o, torch.where(lse.isfinite(), lse, 0.0)
 
-    assert torch.autograd.gradcheck(function, (q, pool, bonus))
+    assert torch.autograd.gradcheck(function, (q, pool, bonus, factor))
 
 
 def test_rows_that_see_nothing_have_no_gradient():

@@ -69,6 +69,8 @@ def test_order_of_definitions_changes_no_key():
         ("score = score", "schedule { tile_q = 64 }\nscore = score", {"plan"}),
         ("score = score", "align top_left\nscore = score", {"meaning", "plan"}),
         ("score = score", "sink = 0.0\nscore = score", {"meaning", "plan"}),
+        ("score = score", "descale v = 2.0\nscore = score", {"meaning", "plan"}),
+        ("score = score", "descale k = 2.0\nscore = score", {"meaning", "plan"}),
         ("score = score", "lse_base = 2\nscore = score", {"meaning", "plan"}),
     ],
 )

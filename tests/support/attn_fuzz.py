@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 
 _SPACED = (
-    "align and as axis const def else false from if import in let lengths lse_base mask not or pack paged param "
+    "align and as axis const def descale else false from if import in let lengths lse_base mask not or pack paged param "
     "schedule scale score sink true unbounded view q k v o lse batch seq_q seq_k heads kv_heads dim dim_v "
     "q_idx kv_idx q_pos h b bf16 f32 i32 int float bool dtype window std used cu_seqlens table offset gqa auto "
     "e sum any all min max abs clamp floor exp sqrt x y _ 0 1 2 0x1f 0b1 0.5 1e-6 1_000 1e999 "
@@ -105,6 +105,7 @@ class _SpecWriter:
             f"align offset({self.expression('int', 2)})",
             f"scale = {self.expression('float', 2)}",
             "lse_base = 2",
+            f"descale {rng.choice('qkvo')} = {self.expression('float', 2)}",
             "pack gqa off",
             "sink = 0.5",
             "schedule { tile_q = 128, stages = 2 }",

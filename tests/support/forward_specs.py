@@ -81,6 +81,15 @@ SPECS = {
     "base_2": """
         lse_base = 2
         mask = kv_idx <= q_pos""",
+    "descaled": """
+        gain_q: f32[heads]
+        gain_k, gain_v: f32[batch, kv_heads]
+        sinks: f32[heads]
+        mask = kv_idx <= q_pos
+        descale q = gain_q[h]
+        descale k = gain_k[b, kv_h]
+        descale v = gain_v[b, kv_h]
+        sink = sinks[h]""",
 }
 # Where the rows of sequences lie, and what else the tensors are called there.
 PACKED_Q = "q: {dtype}[total_q, heads, dim]\ncu_q: i32[batch + 1]\n"

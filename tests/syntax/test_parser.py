@@ -107,6 +107,7 @@ STATEMENTS = [
     ("score = score", tree.Clause("score", name("score"), span=AT)),
     ("scale = 0.5", tree.Clause("scale", number(0.5), span=AT)),
     ("sink = a", tree.Clause("sink", A, span=AT)),
+    ("descale v = a", tree.Descale(name("v"), A, span=AT)),
     ("lse_base = e", tree.LseBase(name("e"), span=AT)),
 ]
 
@@ -189,7 +190,9 @@ def test_the_grammar_and_the_operator_table_have_the_same_operators():
 
 
 def test_reserved_words_are_those_of_the_reference():
-    listed = "align and as axis const def else false from if import in let lengths lse_base mask not or pack paged"
+    listed = (
+        "align and as axis const def descale else false from if import in let lengths lse_base mask not or pack paged"
+    )
     listed += " param schedule scale score sink true unbounded view"
     assert set(grammar().words) == set(listed.split())
 

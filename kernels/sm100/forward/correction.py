@@ -126,11 +126,12 @@ def correct_tiles(
         largest, total = statistics[thread, at, 0], statistics[thread, at, 1]
         q_idx, head = work.row(place * ROWS + thread)
         is_there = q_idx < work.q.count
-        sink = None
+        sink, ending = None, scope.fresh()
         if const_expr(plan.sink is not None):
-            ending = scope.fresh()
             sink = ending.evaluate([plan.sink], row=ending.row(q_idx, head))[0] * LOG2_E
         factor, lse = normalised(largest, total, sink)
+        if const_expr(plan.descale_v is not None):
+            factor = factor * ending.evaluate([plan.descale_v], row=ending.row(q_idx, head))[0]
         if const_expr(plan.q_ends_early):
             lse = cutlass.select_(is_there, lse, -Float32.inf)
         store_lse(mLSE, q_idx, head, work.q.slots, lse if const_expr(plan.lse_base == "2") else lse * LN_2)
