@@ -78,7 +78,7 @@ class LayerAttention:
             for name, tensor in tensors.items()
             if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.dtype in SPELLINGS
         }
-        identity = (spec.roots, spec.tensors, tuple(sorted(dtypes.items(), key=str)))
+        identity = (spec.roots, spec.sink, spec.descale_v, spec.tensors, tuple(sorted(dtypes.items(), key=str)))
         with self._lock:
             if identity not in self._compiled:
                 self._compiled[identity] = compile_for(with_dtypes(spec, dtypes), self.target)
