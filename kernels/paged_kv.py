@@ -147,6 +147,24 @@ def find_rows(
 
 
 @cute.jit
+def number_rows(
+    plan: cutlass.Constexpr[PagedRows], first_row: Int32, count: Int32, thread: Int32, entries: cute.Tensor
+) -> None:
+    """As `find_rows` where the rows of a sequence lie behind each other: they are one page.
+
+    Args:
+        first_row: of the tile.
+        count: rows of the tile that exist; may be negative, or more than the tile has.
+    """
+    first = thread // WARP * plan.rows_per_warp
+    for entry in cutlass.range_constexpr(plan.entries):
+        place = entry * WARP + thread % WARP
+        is_there = (place < plan.rows_per_warp) & (first + place < count)
+        entries[0, entry] = cutlass.select_(is_there, Int32(0), Int32(-1))
+        entries[1, entry] = cutlass.select_(is_there, first_row + first + place, Int32(0))
+
+
+@cute.jit
 def copy_rows(
     plan: cutlass.Constexpr[PagedRows], pool: cute.Tensor, target: cute.Tensor, entries: cute.Tensor, thread: Int32
 ) -> None:

@@ -11,7 +11,12 @@ TARGETS = ("reference", "sm90", "sm100")
 YES = "yes"
 NO_PAGING = "no paging in this version"
 HALVES_ONLY = "q, k and v are f16 or bf16 in this version"
-NO_FP8 = "v would have to be transposed on its way to the matrix units, and a spec has no factors of q, k and v yet"
+NO_FP8 = (
+    "weights would have 8 bits, and wgmma takes values of 8 bits only with their keys innermost: v would have to be "
+    "transposed on its way; k and v of 8 bits beside q of 16 run"
+)
+NO_FP8_SM100 = "no matrix products of 8 bits in this version"
+NO_WIDENING = "k and v are not widened in this version"
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,20 @@ class Feature:
 def _dtype(dtype: DType) -> Feature:
     operands = ("q", "k", "v")
     needed = lambda spec: any(spec.tensor(name).dtype is dtype for name in operands)  # noqa: E731
-    kernels = {DType.F32: HALVES_ONLY, DType.E4M3: NO_FP8, DType.E5M2: NO_FP8}
-    return Feature(f"{dtype} q, k, v", needed, sm90=kernels.get(dtype, YES))
+    return Feature(f"{dtype} q, k, v", needed, sm90=HALVES_ONLY if dtype is DType.F32 else YES)
+
+
+def _fp8(dtype: DType) -> tuple[Feature, Feature]:
+    def narrow_queries(spec: AttentionSpec) -> bool:
+        return spec.tensor("q").dtype is dtype
+
+    def narrow_keys(spec: AttentionSpec) -> bool:
+        return not narrow_queries(spec) and any(spec.tensor(name).dtype is dtype for name in ("k", "v"))
+
+    return (
+        Feature(f"{dtype} q, k, v", narrow_queries, sm90=NO_FP8, sm100=NO_FP8_SM100),
+        Feature(f"{dtype} k, v", narrow_keys, sm100=NO_WIDENING),
+    )
 
 
 def _lengths(spec: AttentionSpec) -> tuple[Lengths, Lengths]:
@@ -48,7 +65,10 @@ FEATURES = (
     # asked for by no spec: what was shown of the kernels
     Feature("run on its hardware", lambda spec: False, sm100="on the virtual device only; no B200 has run it"),
     Feature("LSE as an output", lambda spec: spec.lse is not None),
-    *(_dtype(dtype) for dtype in (DType.F32, DType.F16, DType.BF16, DType.E4M3, DType.E5M2)),
+    *(_dtype(dtype) for dtype in (DType.F32, DType.F16, DType.BF16)),
+    *_fp8(DType.E4M3),
+    *_fp8(DType.E5M2),
+    Feature("factors of v", lambda spec: spec.descale_v is not None),
     Feature("masks", lambda spec: spec.mask.op != "const"),
     Feature("scores", lambda spec: spec.score.op != "var"),
     Feature("captured tensors", lambda spec: any(tensor.role is Role.CAPTURE for tensor in spec.tensors)),

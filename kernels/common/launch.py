@@ -13,7 +13,12 @@ from cutlass.tensor_utils import LayoutEnum
 from attn_dsl.kernels.common.leaves import Arguments
 from attn_dsl.lowering.forward import ForwardPlan
 
-ELEMENTS = {"f16": cutlass.Float16, "bf16": cutlass.BFloat16}
+ELEMENTS = {
+    "f16": cutlass.Float16,
+    "bf16": cutlass.BFloat16,
+    "e4m3": cutlass.Float8E4M3FN,
+    "e5m2": cutlass.Float8E5M2,
+}
 # Several values as one argument. CuTe DSL would take a length from an annotation `tuple[Any, ...]`.
 Values = Any
 

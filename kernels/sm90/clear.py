@@ -12,7 +12,8 @@ VECTOR = 8  # elements of 16 bits: 16 bytes
 
 def may_end_early(plan: ForwardPlan) -> bool:
     """Whether rows of k and v that belong to no key of the sequence can follow its last one."""
-    return plan.paging is None and (plan.lengths_k.cu_seqlens is not None or plan.lengths_k.used is not None)
+    dense = plan.paging is None and not plan.widens  # else rows past the last one are zeros
+    return dense and (plan.lengths_k.cu_seqlens is not None or plan.lengths_k.used is not None)
 
 
 @cute.jit

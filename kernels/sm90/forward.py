@@ -41,6 +41,7 @@ from attn_dsl.kernels.sm90.epilogue import (
 )
 from attn_dsl.kernels.sm90.load import LOADERS, load_queries, load_tiles, packing
 from attn_dsl.kernels.sm90.pages import RowsRing, boxes_of_pools, by_rows, load_boxes, load_rows, pages_of
+from attn_dsl.kernels.sm90.widen import WidenedRing, load_widened, narrow_tiles
 from attn_dsl.lowering.forward import ForwardPlan, Lengths
 from attn_dsl.lowering.forward.rules import ROWS
 
@@ -107,7 +108,7 @@ class Forward:
         o_rows_layout = tile_layout(o_element, ROWS, plan.dim_v_padded)
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
         atoms, tensors = boxes_of_pools(plan, mK, mV)
-        if const_expr(plan.paging is None):
+        if const_expr(plan.paging is None and not plan.widens):
             for keys, layout, columns in ((mK, k_layout, plan.dim_padded), (mV, v_layout, plan.dim_v_padded)):
                 atom, tensor = cpasync.make_tiled_tma_atom(
                     load, keys, cute.select(layout, mode=[0, 1]), (plan.tile_k, columns)
@@ -140,6 +141,8 @@ class Forward:
         pools: Values = ()
         if const_expr(plan.paging is not None):
             pools = (mK, mV, cute.fast_divmod_create_divisor_v2(mK.shape[0]))
+        elif const_expr(plan.widens):
+            pools = (mK, mV)
         splits = mLSE.shape[3] if const_expr(plan.partial) else 1
         divisor = cute.fast_divmod_create_divisor
         self.kernel(
@@ -185,7 +188,9 @@ class Forward:
         if warp == 0:
             for atom in atoms:
                 cpasync.prefetch_descriptor(atom)
-        storage = cutlass.memory.SmemAllocator().allocate(Shared)
+        memory = cutlass.memory.SmemAllocator()
+        storage = memory.allocate(Shared)
+        narrow = narrow_tiles(plan, memory)
         sQ = storage.q.get_tensor(q_layout.outer, swizzle=q_layout.inner)
         sK = storage.k.get_tensor(k_layout.outer, swizzle=k_layout.inner)
         sV = storage.v.get_tensor(v_layout.outer, swizzle=v_layout.inner)
@@ -206,7 +211,9 @@ class Forward:
 
         pipes = [ring(storage.q_barriers, 1, q_layout)]
         for barriers, layout in ((storage.k_barriers, k_layout), (storage.v_barriers, v_layout)):
-            if const_expr(by_rows(plan)):
+            if const_expr(plan.widens):
+                pipes.append(WidenedRing.make(barriers.data_ptr(), plan.stages, threads))
+            elif const_expr(by_rows(plan)):
                 pipes.append(RowsRing.make(barriers.data_ptr(), plan.stages, threads))
             else:
                 pipes.append(ring(barriers, plan.stages, layout))
@@ -228,6 +235,9 @@ class Forward:
             pages = pages_of(plan, known, work.b, pools[2], slots_k)
             work = replace(work, k=replace(work.k, count=cutlass.min(work.k.count, pages.slots - work.k.first)))
             pools = tuple(pool[None, None, kv_head, None] for pool in pools[:2])
+        elif const_expr(plan.widens):
+            rows = (of_keys(plan, tensor, work.k, kv_head, work.b) for tensor in pools)
+            pools = tuple(cute.append_ones(one, up_to_rank=3) for one in rows)
         # in the order of the atoms: keys and values, then queries and outputs, where they are boxes
         count = 0 if const_expr(by_rows(plan)) else 2
         if const_expr(plan.paging is None):
@@ -238,7 +248,8 @@ class Forward:
         scope = Scope(plan, known, work.b, work.head, kv_head, work.q.count, work.k.count, work.q.packed, work.k.packed)
         own = tuple(of_queries(plan, tensor, work.q, work.b) for tensor in (mQ, mO))
         lse = of_lse(plan, mLSE, work.q, work.b)
-        fixed = (work, scope, pages, atoms, boxes, (*own, lse), pools, (sQ, sK, sV, sO), products, pipes, warp)
+        plain, shared = (*own, lse), (sQ, sK, sV, sO)
+        fixed = (work, scope, pages, atoms, boxes, plain, pools, narrow, shared, products, pipes, warp)
         if const_expr(plan.lengths_q == Lengths()):
             self.attend(*fixed)
         elif (work.first_row >= 0) & (work.first_row < work.q.slots):
@@ -257,6 +268,7 @@ class Forward:
         boxes: Values,
         plain: Values,
         pools: Values,
+        narrow: Values,
         shared: Values,
         products: Values,
         pipes: Values,
@@ -275,8 +287,10 @@ class Forward:
             cute.arch.setmaxregister_decrease(plan.registers_producer)
             first_box = 0 if const_expr(by_rows(plan)) else 2
             queries = (atoms[first_box], boxes[first_box], sQ) if const_expr(packing(plan).by_tma) else ()
-            if const_expr(by_rows(plan)):
-                thread = cute.arch.thread_idx()[0]
+            thread = cute.arch.thread_idx()[0]
+            if const_expr(plan.widens):
+                load_widened(plan, scope, work, pages, pools, narrow, (sK, sV), pipes, queries, thread)
+            elif const_expr(by_rows(plan)):
                 load_rows(plan, scope, work, pages, pools, (sK, sV), pipes, queries, thread)
             elif warp == 0:
                 if const_expr(plan.paging is None):

@@ -1,5 +1,7 @@
 """The producers: queries once, then keys and values of every visited tile, from right to left."""
 
+from typing import Any
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, pipeline
@@ -17,6 +19,15 @@ LOADERS = 2  # warps that copy queries, where TMA cannot: the last ones of the p
 def packing(plan: ForwardPlan) -> Packing:
     """How the rows of a warpgroup are pairs of head and query; all warpgroups alike are a tile."""
     return Packing(plan.pack, ROWS)
+
+
+def visits(plan: ForwardPlan, scope: Any, work: Any) -> tuple[Any, Any]:
+    """(the first tile of keys to visit or -1, what gives the last visited tile up to another).
+
+    The object with both would be carried by the branches in which its methods are called.
+    """
+    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row, split=work.split)
+    return bounds.first, bounds.last_visited
 
 
 @cute.jit
@@ -79,9 +90,7 @@ def load_tiles(
     k_source, k_target = tma_copy(k_atom, gK, sK)
     v_source, v_target = tma_copy(v_atom, gV, sV)
 
-    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row, split=work.split)
-    last_visited = bounds.last_visited  # an object whose methods are called would be carried by the branches below
-    n = bounds.first
+    n, last_visited = visits(plan, scope, work)
     if n >= 0:
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, plan.stages)
         k_pipe.producer_acquire(state)

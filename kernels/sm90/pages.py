@@ -12,8 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, const_expr, pipeline
 
-from attn_dsl.kernels.common.launch import Values, tile_layout
-from attn_dsl.kernels.common.tiles import tile_bounds
+from attn_dsl.kernels.common.launch import ELEMENTS, Values, tile_layout
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP
 from attn_dsl.kernels.paged_kv import (
     PagedBoxes,
@@ -25,23 +24,21 @@ from attn_dsl.kernels.paged_kv import (
     find_rows,
     page_boxes,
 )
-from attn_dsl.kernels.sm90.load import load_box
+from attn_dsl.kernels.sm90.load import load_box, visits
 from attn_dsl.lowering.forward import ForwardPlan
-
-BITS = 16  # of an element
 
 
 def by_rows(plan: ForwardPlan) -> bool:
     """Whether every tile of keys and values is copied row by row."""
-    return plan.paging is not None and not plan.page_size
+    return plan.widens or (plan.paging is not None and not plan.page_size)
 
 
 def rows_of_tiles(plan: ForwardPlan) -> tuple[PagedRows, PagedRows]:
     """How a tile of keys and one of values are copied row by row."""
-    threads = WARPGROUP if by_rows(plan) else WARP
+    threads, bits = WARPGROUP if by_rows(plan) else WARP, ELEMENTS[plan.kv_dtype].width
     return (
-        PagedRows(plan.tile_k, plan.dim_padded, plan.dim, BITS, threads),
-        PagedRows(plan.tile_k, plan.dim_v_padded, plan.dim_v, BITS, threads),
+        PagedRows(plan.tile_k, plan.dim_padded, plan.dim, bits, threads),
+        PagedRows(plan.tile_k, plan.dim_v_padded, plan.dim_v, bits, threads),
     )
 
 
@@ -130,9 +127,7 @@ def load_rows(
     sK, sV = shared
     q_pipe, k_pipe, v_pipe = pipes
     first_slot, count = work.k.first, work.k.count
-    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row, split=work.split)
-    last_visited = bounds.last_visited
-    n = bounds.first
+    n, last_visited = visits(plan, scope, work)
     if n >= 0:
         own, coming = empty_entries(k_rows.entries), empty_entries(k_rows.entries)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, plan.stages)
@@ -226,9 +221,7 @@ def load_boxes(
     sK, sV = shared
     q_pipe, k_pipe, v_pipe = pipes
     first_slot, count = work.k.first, work.k.count
-    bounds = tile_bounds(plan, scope.fresh(), work.first_row, work.last_row, split=work.split)
-    last_visited = bounds.last_visited
-    n = bounds.first
+    n, last_visited = visits(plan, scope, work)
     if n >= 0:
         tiles, lane = boxes_of_tiles(plan), cute.arch.lane_idx()
         own, coming = empty_entries(1), empty_entries(1)

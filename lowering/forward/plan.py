@@ -20,7 +20,8 @@ WARPGROUP = 128  # threads
 MULTIPROCESSOR_REGISTERS = 65_536
 MULTIPROCESSOR_SHARED = 233_472  # bytes
 SHARED_RESERVED = 1_024 + 1_024  # bytes of a block that it cannot use, and those an aligned start may cost
-ELEMENT_BYTES = {"f16": 2, "bf16": 2}  # of q, k, v and o
+ELEMENT_BYTES = {"f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}  # of q, k, v and o
+NARROW_STEP = 16  # elements of 8 bits: 16 bytes, of one cp.async
 SHARED_ALIGNMENT = 1024  # bytes: the period of the 128-byte swizzle
 BARRIER_BYTES = 8  # of one mbarrier
 
@@ -113,7 +114,8 @@ class ForwardPlan:
 
     target: str  # "sm90"
     name: str  # of the spec
-    dtype: str  # of q, k and v: "f16" | "bf16"
+    dtype: str  # of q, and of the operands of matrix products: "f16" | "bf16"
+    kv_dtype: str  # of k and v: `dtype`, or "e4m3" | "e5m2", which are widened to it
     o_dtype: str  # "f16" | "bf16"
     dim: int  # elements of a row of q and k
     dim_v: int  # elements of a row of v and o
@@ -156,6 +158,11 @@ class ForwardPlan:
         return canonical(self)
 
     @property
+    def widens(self) -> bool:
+        """Whether keys and values have 8 bits and become operands in shared memory."""
+        return self.kv_dtype != self.dtype
+
+    @property
     def geometry(self) -> tuple[str, ...]:
         """The tensors of lengths and paging in the order of arguments: i32, all but the table of one axis."""
         sides = (self.lengths_q, self.lengths_k)
@@ -193,12 +200,16 @@ class ForwardPlan:
         barriers = 2 * BARRIER_BYTES * (1 + 2 * self.stages)
         q = self.tile_q * self.dim_padded * size
         o = self.tile_q * self.dim_v_padded * o_size
-        regions = (
+        keys, values = (self.stages * self.tile_k * columns for columns in (self.dim_padded, self.dim_v_padded))
+        regions = [
             ("barriers", barriers),
             ("q, then o", max(q, o)),
-            ("k ring", self.stages * self.tile_k * self.dim_padded * size),
-            ("v ring", self.stages * self.tile_k * self.dim_v_padded * size),
-        )
+            ("k ring", keys * size),
+            ("v ring", values * size),
+        ]
+        if self.widens:
+            narrow = ELEMENT_BYTES[self.kv_dtype]
+            regions += [("k before it is widened", keys * narrow), ("v before it is widened", values * narrow)]
         return tuple((name, -(-bytes_ // SHARED_ALIGNMENT) * SHARED_ALIGNMENT) for name, bytes_ in regions)
 
     @property

@@ -15,6 +15,7 @@ from attn_dsl.lowering.forward.logits import BASE, STEP, logit
 from attn_dsl.lowering.forward.masks import mask_plan
 from attn_dsl.lowering.forward.paging import makes_boxes
 from attn_dsl.lowering.forward.plan import (
+    NARROW_STEP,
     CaptureArgument,
     ForwardPlan,
     MaskPlan,
@@ -30,8 +31,10 @@ from attn_dsl.spec.proofs import Ranges
 
 TARGET = "sm90"
 OPERANDS = (DType.F16, DType.BF16)
+NARROW = (DType.E4M3, DType.E5M2)  # of k and v beside q of 16 bits
 CAPTURES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8, DType.BOOL)
 WITH_PAGING = (TARGET,)  # targets whose templates know pages
+WIDENING = (TARGET,)  # targets whose templates widen keys and values of 8 bits
 WAY_OUT = "target='reference' runs every spec"
 
 
@@ -60,15 +63,23 @@ TABLE = (
     TileShape(192, 128, 128, 128, 2, 24, 240, True),
     TileShape(256, 256, 128, 80, 2, 24, 240, True),
 )
+# Producers that widen keys and values need registers and shared memory of their own. Two blocks of one warpgroup share
+# a multiprocessor: few queries of a K/V head fill no more rows, and there are twice as many threads that widen.
+WIDENING_TABLE = (
+    TileShape(64, 64, 64, 96, 2, 104, 152, True),
+    TileShape(128, 128, 64, 48, 2, 104, 152, True),
+    TileShape(256, 256, 64, 64, 2, 96, 240, True),
+)
 REGISTERS = {1: (24, 232), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
 PAGED_REGISTERS = {1: (96, 240), 2: (40, 232), 3: (56, 152)}  # likewise where producers work out addresses
+WIDENING_REGISTERS = {1: (96, 240), 2: (80, 208), 3: (56, 152)}
 HONOURED = ("tile_q", "tile_k", "stages", "order", "splits")
 ORDERS = {"auto": None, "linear": "in_order", "longest_first": "longest_first"}
 
 
 def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
     """What `spec` asks for that this target cannot do and that is no row of the table of capabilities (E281)."""
-    return (*operand_refusals(spec, TARGET), *_schedule_refusals(spec))
+    return (*operand_refusals(spec, TARGET), *dim_refusals(spec, TARGET), *_schedule_refusals(spec))
 
 
 def refusal(target: str, message: str, hint: str = WAY_OUT) -> Diagnostic:
@@ -84,23 +95,32 @@ def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
 
     if spec.paging is not None and target not in WITH_PAGING:
         yield refuse("k and v lie in pages")
-    dtypes = [spec.tensor(name).dtype for name in ("q", "k", "v")]
+    q, k, v = dtypes = [spec.tensor(name).dtype for name in ("q", "k", "v")]
     for name, dtype in zip(("q", "k", "v"), dtypes, strict=True):
-        if dtype not in OPERANDS:
-            yield refuse(f"'{name}' is {dtype}; q, k and v are f16 or bf16")
-    if len(set(dtypes)) > 1:
-        yield refuse(f"q, k and v are {', '.join(map(str, dtypes))}; they have one dtype", "declare them alike")
+        fitting = (*OPERANDS, *NARROW) if name != "q" and target in WIDENING else OPERANDS
+        if dtype not in fitting:
+            yield refuse(f"'{name}' is {dtype}; it is one of {', '.join(map(str, fitting))}")
+    if k is not v or (k is not q and k not in NARROW):
+        alike = "k and v have one dtype, that of q or one of 8 bits" if target in WIDENING else "they have one dtype"
+        yield refuse(f"q, k and v are {', '.join(map(str, dtypes))}; {alike}", "declare them alike")
     if spec.output.dtype not in OPERANDS:
         yield refuse(f"'o' is {spec.output.dtype}; o is f16 or bf16", "leave o undeclared: it gets the dtype of q")
     for tensor in spec.tensors:
         if tensor.role is Role.CAPTURE and tensor.dtype not in CAPTURES:
             known = ", ".join(map(str, CAPTURES))
             yield refuse(f"'{tensor.name}' is {tensor.dtype}; a captured tensor is one of {known}")
+
+
+def dim_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
+    """Which head dimensions `target` does not have."""
     for axis in ("dim", "dim_v"):
         extent = spec.fixed(axis)
         if extent is not None and (extent % DIM_STEP or extent > MAX_DIM[target]):
             message = f"{axis} is {extent}; head dimensions are multiples of {DIM_STEP}, at most {MAX_DIM[target]}"
-            yield refuse(message, f"the nearest is {nearest_dim(extent, target)}")
+            yield refusal(target, message, f"the nearest is {nearest_dim(extent, target)}")
+        elif extent is not None and extent % NARROW_STEP and spec.tensor("k").dtype in NARROW:
+            message = f"{axis} is {extent}; head dimensions of k and v of 8 bits are multiples of {NARROW_STEP}"
+            yield refusal(target, message, f"the nearest above is {-(-extent // NARROW_STEP) * NARROW_STEP}")
 
 
 def _schedule_refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
@@ -189,6 +209,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         target=TARGET,
         name=spec.name,
         dtype=str(spec.tensor("q").dtype),
+        kv_dtype=str(spec.tensor("k").dtype),
         o_dtype=str(spec.output.dtype),
         dim=shape.dim,
         dim_v=shape.dim_v,
@@ -241,9 +262,10 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
 def page_size_of(spec: AttentionSpec, shape: ShapeClass, page_size: int) -> int:
     """`page_size` if TMA can copy full tiles out of pages of it, else 0.
 
-    Slots count from the first page on, so rows to skip in front move tiles away from the edges of pages.
+    What is widened is copied row by row. Slots count from the first page on, so rows to skip in front move tiles away
+    from the edges of pages.
     """
-    if spec.lengths_k.left_pad is not None:
+    if spec.lengths_k.left_pad is not None or spec.tensor("k").dtype in NARROW:
         return 0
     return page_size if makes_boxes(plan_of(spec, shape).tile_k, page_size) else 0
 
@@ -264,17 +286,20 @@ def differs_by_head(spec: AttentionSpec) -> bool:
 def _tiles(spec: AttentionSpec, padded: Sequence[int], *, paged: bool, evaluates: bool, windows: bool) -> TileShape:
     """The first row of the table that has room for heads of `padded` (dim, dim_v), with what the schedule sets."""
     dim, dim_v = padded
+    widens = spec.tensor("k").dtype in NARROW
+    table = WIDENING_TABLE if widens else TABLE
     needs = evaluates or paged  # two warpgroups leave registers for addresses too
     fitting = (
         row
-        for row in TABLE
+        for row in table
         if dim <= row.max_dim and dim_v <= row.max_dim_v and row.evaluates >= needs and row.windows <= windows
     )
-    tiles = next(fitting, TABLE[-1])
+    tiles = next(fitting, table[-1])
     hints = {key: int(value) for key, value in spec.schedule if key in HONOURED and key != "order"}
-    if "tile_q" in hints or paged:
+    if "tile_q" in hints or (paged and not widens):
         consumers = hints.get("tile_q", tiles.tile_q) // ROWS
-        producer, consumer = (PAGED_REGISTERS if paged else REGISTERS)[consumers]
+        registers = WIDENING_REGISTERS if widens else PAGED_REGISTERS if paged else REGISTERS
+        producer, consumer = registers[consumers]
         tiles = replace(tiles, registers_producer=producer, registers_consumer=consumer)
     return replace(
         tiles,
