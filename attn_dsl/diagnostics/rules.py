@@ -89,13 +89,15 @@ _SENTENCES = {
     "E283": "Command-line values have the form the option documents.",
     "E284": "A file that a command reads or writes besides specs can be read and written.",
     # E29x: plans of kernels
-    "E290": "A plan's head dimensions are multiples of 8 that its template has.",
+    "E290": "A plan's head dimensions are multiples of 8 that its template has, and padded to whole matrix products.",
     "E291": "A plan's tiles are multiples of what one matrix instruction takes, and its rings have two stages.",
     "E292": "A plan's shared memory fits one thread block.",
     "E293": "A plan's registers fit one multiprocessor and hold its accumulators.",
-    "E294": "A plan's captured tensors and parameters fit the arguments of a kernel.",
+    "E294": "The captured tensors and parameters that a plan reads are its arguments, and fit those of a kernel.",
     "E295": "A plan's mask and score are small enough to be written out for every element.",
-    "E296": "A plan's scores, weights and outputs fit tensor memory.",
+    "E296": "A plan's scores, weights and outputs fit tensor memory, and none lies on another.",
+    "E297": "A plan chooses what its template has.",
+    "E298": "Every barrier of a plan gets the arrivals that it counts, and somebody waits for them.",
     # E30x: PTX text given to the emulator
     "E300": "PTX text follows the grammar of the PTX ISA.",
     "E301": "Every PTX opcode, modifier and directive of a kernel is one the emulator models.",

@@ -29,13 +29,16 @@ _AT = {
 
 
 def explain(plan: ForwardPlan) -> str:
-    """Every decision of `plan`, and the rules it breaks."""
+    """Every decision of `plan`, or the rules it breaks."""
     return "\n".join(_lines(plan))
 
 
 def _lines(plan: ForwardPlan) -> Iterator[str]:
     padded = "" if plan.dim == plan.dim_padded and plan.dim_v == plan.dim_v_padded else ", padded with zeros"
     yield f"{plan.name} on {plan.target}: {plan.dtype}, dim {plan.dim}, dim_v {plan.dim_v}{padded}; o in {plan.o_dtype}"
+    if broken := _broken(plan):
+        yield from (f"broken: {problem.code}: {problem.message}" for problem in broken)
+        return
     yield f"tiles: {plan.tile_q} rows x {plan.tile_k} keys, {plan.order.replace('_', ' ')}{_packed(plan)}"
     yield from _sm100(plan) if isinstance(plan, Sm100Plan) else _sm90(plan)
     regions = ", ".join(f"{name} {size:,}" for name, size in plan.shared_map)
@@ -63,8 +66,6 @@ def _lines(plan: ForwardPlan) -> Iterator[str]:
     given = ", ".join([*captures, *params, *extents, *geometry])
     yield f"arguments: {given or 'none'}; {argument_bytes(plan):,} bytes"
     yield "one kernel serves all lengths, batch sizes, heads, strides and values"
-    for problem in _broken(plan):
-        yield f"broken: {problem.code}: {problem.message}"
 
 
 def _packed(plan: ForwardPlan) -> str:
@@ -109,9 +110,9 @@ def _sm100(plan: Sm100Plan) -> Iterator[str]:
     yield f"tensor memory: {used} of {COLUMNS} columns: {columns}"
     yield f"barriers, {plan.barriers} mbarriers:"
     for edge in plan.edges:
-        who = " and ".join(f"{count} of {role}" for role, count in edge.arrivals)
+        who = " and ".join(f"{count} of {role}" for role, count in plan.arrivals(edge).items())
         arrivals = "1 arrival" if edge.count == 1 else f"{edge.count} arrivals"
-        yield f"  {edge.name} x {edge.slots}, {arrivals} ({who}): {edge.says}"
+        yield f"  {edge.name} x {edge.slots}, {arrivals} ({who}) to {' and '.join(edge.consumers)}: {edge.says}"
     if plan.threshold:
         yield f"the output is rescaled once scores rise {plan.threshold:g} in base 2 above a row's reference"
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attn_dsl.lowering.forward.plan import BARRIER_BYTES, ELEMENT_BYTES, SHARED_ALIGNMENT, ForwardPlan
+from attn_dsl.lowering.forward.plan import BARRIER_BYTES, ELEMENT_BYTES, SHARED_ALIGNMENT, WARPGROUP, ForwardPlan
 from attn_dsl.spec.model import Lengths
 
 WARP = 32  # threads
@@ -34,19 +34,32 @@ class WarpRole:
         return self.warps * WARP
 
 
+def each(role: str) -> tuple[str, str]:
+    """A producer of an edge: every thread of a role arrives."""
+    return role, "thread"
+
+
+def copy(role: str) -> tuple[str, str]:
+    """A producer of an edge: one thread arrives and announces bytes, which a copy completes."""
+    return role, "copy"
+
+
+def commit(role: str) -> tuple[str, str]:
+    """A producer of an edge: matrix products that one thread issued arrive once as they are done."""
+    return role, "commit"
+
+
 @dataclass(frozen=True)
 class Edge:
-    """One mbarrier per slot: who completes a phase of it, and what that says."""
+    """One mbarrier per slot: who completes a phase of it, who waits for that, and what it says."""
 
     name: str
     slots: int
-    arrivals: tuple[tuple[str, int], ...]  # role -> arrivals of one phase; a copy or a matrix product counts 1
+    count: int  # arrivals that complete a phase
+    producers: tuple[tuple[str, str], ...]  # (role, by what it arrives): `each`, `copy`, `commit`
+    consumers: tuple[str, ...]  # roles that wait
     says: str
-
-    @property
-    def count(self) -> int:
-        """Arrivals that complete a phase."""
-        return sum(count for _, count in self.arrivals)
+    blocks: int = 1  # thread blocks of a cluster whose producers arrive
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,6 +100,11 @@ class Sm100Plan(ForwardPlan):
         return sum(role.threads for role in self.roles)
 
     @property
+    def thread_keys(self) -> int:
+        """Scores of a row that a thread of softmax holds."""
+        return self.tile_k
+
+    @property
     def keys_ahead(self) -> bool:
         """Whether keys run one tile ahead of values: with one query tile, the next scores are made before an output."""
         return self.query_tiles == 1
@@ -114,24 +132,31 @@ class Sm100Plan(ForwardPlan):
     @property
     def edges(self) -> tuple[Edge, ...]:
         """The mbarriers in their order in shared memory."""
-        softmax, correction = self.role("softmax").threads, self.role("correction").threads
-        queries = ("load", 1) if self.by_tma else ("correction", correction)
+        q_producer, q_count = (copy("load"), 1) if self.by_tma else (each("correction"), WARPGROUP)
+        lands = ("mma", "load") if self.clears else ("mma",)  # who waits for copies: zeros are written over them
+        stores = ("epilogue",) if self.stores_boxes else ("correction",)
+        weights = (each("softmax"), each("correction"))
+        ready = "weights are there, statistics are read and the output is rescaled"
+        tiles, one = self.query_tiles, self.keys_ahead
+        before, so_far = ("", "so far") if one else (", and the output before them", "of all keys")
         return (
-            Edge("q_full", self.query_tiles, (queries,), "queries have landed"),
-            Edge("kv_full", self.stages, (("load", 1),), "a part of keys or values has landed"),
-            Edge("kv_empty", self.stages, (("mma", 1),), "a part of keys or values is used up"),
-            Edge("s_full", SLOTS, (("mma", 1),), "scores are there; with two query tiles, the output before them too"),
-            Edge(
-                "p_full",
-                SLOTS,
-                (("softmax", softmax), ("correction", correction)),
-                "weights are there, statistics are read and the output is rescaled",
-            ),
-            Edge("stats_full", SLOTS, (("softmax", softmax),), "statistics of rows are there"),
-            *((Edge("v_clear", 1, (("load", WARP),), "values end with zeros"),) if self.clears else ()),
-            Edge("o_full", self.query_tiles, (("mma", 1),), "the output is complete; of one query tile, so far"),
-            Edge("o_staged", self.query_tiles, (("correction", correction),), "the output lies in shared memory"),
+            Edge("q_full", tiles, q_count, (q_producer,), ("mma",), "queries have landed"),
+            Edge("kv_full", self.stages, 1, (copy("load"),), lands, "a part of keys or values has landed"),
+            Edge("kv_empty", self.stages, 1, (commit("mma"),), ("load",), "a part of keys or values is used up"),
+            Edge("s_full", SLOTS, 1, (commit("mma"),), ("softmax",), f"scores are there{before}"),
+            Edge("p_full", SLOTS, 2 * WARPGROUP, weights, ("mma", "softmax"), ready),
+            Edge("stats_full", SLOTS, WARPGROUP, (each("softmax"),), ("correction",), "statistics of rows are there"),
+            *((Edge("v_clear", 1, WARP, (each("load"),), ("mma",), "values end with zeros"),) if self.clears else ()),
+            Edge("o_full", tiles, 1, (commit("mma"),), ("correction",), f"the output {so_far} is complete"),
+            Edge("o_staged", tiles, WARPGROUP, (each("correction"),), stores, "the output lies in shared memory"),
         )
+
+    def arrivals(self, edge: Edge) -> dict[str, int]:
+        """How often each role arrives in a phase of one mbarrier of `edge`."""
+        by_role = {}
+        for role, by in edge.producers:
+            by_role[role] = edge.blocks * (self.role(role).threads if by == "thread" else 1)
+        return by_role
 
     def barrier(self, name: str) -> int:
         """The place of an edge's first mbarrier among all."""
