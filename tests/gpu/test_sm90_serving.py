@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from serving import KEYS, LISTS, PACKED, QUERIES, TABLE, USED, paged, random
+from serving import BAD_CALLS, DESCALES, KEYS, LISTS, PACKED, QUERIES, TABLE, USED, descaled, narrow, paged, random
 from torch import Tensor
 
 import attn_dsl
@@ -33,14 +33,47 @@ def assert_right(spec: attn_dsl.AttentionSpec, given: dict[str, Tensor], o: Tens
 
 
 @pytest.mark.parametrize("page_size", [1, 7, 8, 16, 64, 128, 256])
-@pytest.mark.parametrize("splits", ["", *(f"schedule {{ splits = {count} }}\n" for count in (1, 3))])
-def test_pages(page_size: int, splits: str) -> None:
+@pytest.mark.parametrize("kind", ["bf16", "e4m3"])
+def test_pages(page_size: int, kind: str) -> None:
+    """NaN in unused slots, garbage behind the tables; keys in any number of parts. Kernels are the same for each."""
     lengths = [0, 1, page_size - 1, page_size, page_size + 1, 1000]
     make = torch.Generator().manual_seed(page_size)
     tensors = {"q": random(make, 6, 4, HEADS[0], DIM), **paged(lengths, page_size, HEADS, DIM)}
-    spec, given = on_device(tensors, QUERIES + TABLE + USED + CAUSAL + "sink = 0.5\n" + splits)
-    o, lse = attn_dsl.compile(spec, target="sm90")(**given, return_lse=True)
-    assert_right(spec, given, o, lse)
+    text = QUERIES + TABLE + USED
+    if kind != "bf16":
+        text, tensors = narrow(text, kind) + DESCALES, descaled(tensors, kind)
+    for splits in ("", *(f"schedule {{ splits = {count} }}\n" for count in (1, 2, 3, 8, 256))):
+        spec, given = on_device(tensors, text + CAUSAL + "sink = 0.5\n" + splits)
+        o, lse = torch.full_like(given["q"], math.nan), torch.full((6, HEADS[0], 4), math.nan, device="cuda")
+        attn_dsl.compile(spec, target="sm90")(**given, out=o, lse=lse)
+        assert_right(spec, given, o, lse)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "e4m3", "e5m2"])
+@pytest.mark.parametrize("group", [1, 4, 5, 8, 16])
+def test_groups(group: int, kind: str) -> None:
+    make = torch.Generator().manual_seed(group)
+    tensors = {"q": random(make, 4, 5, 2 * group, 64), **paged([0, 33, 400, 77], 16, (2 * group, 2), 64)}
+    text = QUERIES + TABLE + USED
+    if kind != "bf16":
+        text, tensors = narrow(text, kind) + DESCALES, descaled(tensors, kind)
+    for splits in (1, 2):
+        spec, given = on_device(tensors, text + CAUSAL + f"schedule {{ splits = {splits} }}\n")
+        o, lse = attn_dsl.compile(spec, target="sm90")(**given, return_lse=True)
+        assert_right(spec, given, o, lse)
+
+
+@pytest.mark.parametrize("query", ["bf16", "f16"])
+@pytest.mark.parametrize("dim", [16, 80, 128, 256])
+def test_dense_keys_of_8_bits(dim: int, query: str) -> None:
+    make = torch.Generator().manual_seed(dim)
+    for seq_q, seq_k in ((1, 3000), (200, 333), (5, 0)):
+        k, v = (random(make, 2, seq_k, HEADS[1], dim) for _ in range(2))
+        tensors = descaled({"q": random(make, 2, seq_q, HEADS[0], dim), "k": k, "v": v}, "e4m3")
+        tensors["q"] = tensors["q"].to({"bf16": torch.bfloat16, "f16": torch.float16}[query])
+        spec, given = on_device(tensors, narrow(QUERIES + KEYS, "e4m3", query) + DESCALES + CAUSAL)
+        o, lse = attn_dsl.compile(spec, target="sm90")(**given, return_lse=True)
+        assert_right(spec, given, o, lse)
 
 
 def test_prefill_and_decode_in_one_batch_of_page_lists() -> None:
@@ -98,6 +131,46 @@ def test_a_captured_step_appends_and_attends() -> None:
         graph.replay()
         assert_right(spec, given, out, lse)
     assert given["used"].tolist() == [length + 4 for length in lengths]
+
+
+@pytest.mark.parametrize("page_size", [7, 16])
+@pytest.mark.parametrize("kind", ["bf16", "e4m3"])
+def test_a_captured_call_follows_lengths_and_tables(page_size: int, kind: str) -> None:
+    """Replayed with other lengths, from empty to all slots, and pages in another order; in parts too."""
+    lengths = [40, 3, 500, 0]
+    make = torch.Generator().manual_seed(page_size)
+    tensors = {"q": random(make, 4, 1, HEADS[0], DIM), **paged([512] * 4, page_size, HEADS, DIM)}
+    tensors["used"] = torch.tensor(lengths, dtype=torch.int32)
+    text = QUERIES + TABLE + USED
+    if kind != "bf16":
+        text, tensors = narrow(text, kind) + DESCALES, descaled(tensors, kind)
+    for splits in ("", "schedule { splits = 1 }\n"):
+        spec, given = on_device(tensors, text + CAUSAL + splits)
+        compiled = attn_dsl.compile(spec, target="sm90")
+        out, lse = torch.full_like(given["q"], math.nan), torch.full((4, HEADS[0], 1), math.nan, device="cuda")
+        compiled(**given, out=out, lse=lse)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            compiled(**given, out=out, lse=lse)
+        for used in ([512, 0, 1, 511], [16, 300, 0, 2], [0, 0, 0, 0]):
+            given["used"].copy_(torch.tensor(used))
+            given["page_table"].copy_(given["page_table"].roll(1, 0))
+            out.fill_(math.nan)
+            graph.replay()
+            assert_right(spec, given, out, lse)
+
+
+@pytest.mark.parametrize(("change", "code"), BAD_CALLS)
+def test_bad_calls_write_nothing(change: dict[str, Tensor], code: str) -> None:
+    make = torch.Generator().manual_seed(3)
+    tensors = {"q": random(make, 2, 1, 4, 64), **paged([20, 7], 8, (4, 2), 64)} | change
+    spec, given = on_device(tensors, "axis page_size = 8\n" + QUERIES + TABLE + USED)
+    out, lse = torch.full((2, 1, 4, 64), 7.0, device="cuda", dtype=torch.bfloat16), torch.full((2, 4, 1), 7.0).cuda()
+    with pytest.raises(attn_dsl.CallError) as caught:
+        attn_dsl.compile(spec, target="sm90")(**given, out=out, lse=lse, debug=True)
+    assert caught.value.code == code
+    assert (out == 7).all()
+    assert (lse == 7).all()
 
 
 def test_merge_on_the_device() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from cubin import resources
 
 pytest.importorskip("cutlass")
 
-from serving import LISTS, PACKED, QUERIES, TABLE, USED, check, paged, random
+from serving import DESCALES, FORMATS, LISTS, PACKED, QUERIES, TABLE, USED, check, descaled, narrow, paged, random
 from torch import Tensor
 
 import attn_dsl
@@ -20,30 +19,18 @@ from attn_dsl.lowering.forward import ShapeClass, select, sm90
 from attn_dsl.lowering.forward.explain import explain
 
 CAUSAL = "mask = kv_idx <= q_pos\n"
-DESCALES = """k_descale, v_descale: f32[batch, kv_heads]
-descale k = k_descale[b, kv_h]
-descale v = v_descale[b, kv_h]
-"""
-FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 
 def schedule(splits: int) -> str:
     return f"schedule {{ splits = {splits} }}\n"
 
 
-def narrow(text: str, kind: str = "e4m3", query: str = "bf16") -> str:
-    """A spec with k and v of `kind`, and their factors."""
-    return re.sub("(k, v: )bf16", rf"\1{kind}", text).replace("q: bf16", f"q: {query}") + DESCALES
+def text_of(base: str, kind: str = "e4m3", query: str = "bf16") -> str:
+    return narrow(base, kind, query) + DESCALES
 
 
 def inputs(tensors: dict[str, Tensor], kind: str = "e4m3", query: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
-    """`tensors` with k and v of `kind`, and factors of a sequence and K/V head."""
-    batch = len(tensors["used"]) if "used" in tensors else len(tensors["q"])
-    made = {name: tensors[name].to(FORMATS[kind]) for name in ("k", "v")}
-    make = torch.Generator().manual_seed(9)
-    for name in ("k_descale", "v_descale"):
-        made[name] = torch.rand(batch, tensors["k"].shape[2], generator=make) * 1.5 + 0.25
-    return tensors | made | {"q": tensors["q"].to(query)}
+    return descaled(tensors, kind) | {"q": tensors["q"].to(query)}
 
 
 def dense(lengths: tuple[int, int], heads: tuple[int, int], dims: tuple[int, int], seed: int = 1) -> dict[str, Tensor]:
@@ -70,7 +57,7 @@ def test_dense(kind: str, query: torch.dtype, dims: tuple[int, int], heads: tupl
     """Every tile by rows of bytes, whatever their number; weights see the factor of k, outputs that of v."""
     spelling = "f16" if query is torch.float16 else "bf16"
     keys = "k: bf16[batch, seq_k, kv_heads, dim]\nv: bf16[batch, seq_k, kv_heads, dim_v]\n".replace("bf16", kind)
-    text = narrow(QUERIES, query=spelling) + keys + "sink = 0.5\n" + CAUSAL + schedule(1)
+    text = text_of(QUERIES, query=spelling) + keys + "sink = 0.5\n" + CAUSAL + schedule(1)
     for place, lengths in enumerate([(3, 300), (70, 50), (1, 1)]):
         check(text, inputs(dense(lengths, heads, dims), kind, query), late=place)
 
@@ -79,13 +66,13 @@ def test_dense(kind: str, query: torch.dtype, dims: tuple[int, int], heads: tupl
 def test_pages(page_size: int) -> None:
     """NaN in unused slots, garbage behind the tables, and no more bytes than the rows of whole tiles."""
     lengths = [0, 1, page_size, page_size + 1, 130]
-    gpu = check(narrow(QUERIES + TABLE + USED) + CAUSAL + schedule(1), inputs(pools(lengths, page_size, (4, 2), 64)))
+    gpu = check(text_of(QUERIES + TABLE + USED) + CAUSAL + schedule(1), inputs(pools(lengths, page_size, (4, 2), 64)))
     tiles = sum(-(-length // 96) for length in lengths)
     assert gpu.reports[0].engines["cpasync"] == tiles * 2 * 96 * 64 * 2  # both K/V heads, keys and values
 
 
 def test_in_parts() -> None:
-    gpu = check(narrow(QUERIES + TABLE + USED) + CAUSAL + schedule(3), inputs(pools([0, 5, 400], 8, (8, 2), 64)))
+    gpu = check(text_of(QUERIES + TABLE + USED) + CAUSAL + schedule(3), inputs(pools([0, 5, 400], 8, (8, 2), 64)))
     assert gpu.reports[0].config.grid == (3 * 2, 3, 1)
 
 
@@ -101,7 +88,7 @@ def test_rows_behind_a_sequence_are_not_multiplied() -> None:
     text = QUERIES + "k, v: bf16[total_k, kv_heads, dim]\ncu: i32[batch + 1]\nused: i32[batch]\n"
     given = inputs(tensors | {"k": tensors["k"][:, None], "v": tensors["v"][:, None]})
     given |= {name: given[name][:, 0] for name in ("k", "v")}
-    check(narrow(text) + "lengths k { cu_seqlens = cu, used = used }\n" + CAUSAL + schedule(1), given)
+    check(text_of(text) + "lengths k { cu_seqlens = cu, used = used }\n" + CAUSAL + schedule(1), given)
 
 
 @pytest.mark.slow
@@ -110,14 +97,14 @@ def test_page_lists_and_packed_queries() -> None:
     tensors = paged(lengths, 5, (3, 1), 64)
     make = torch.Generator().manual_seed(4)
     tensors |= {"q": random(make, sum(counts), 3, 64), "cu_q": torch.tensor([0, *counts]).cumsum(0).int()}
-    check(narrow(PACKED + LISTS + USED) + CAUSAL, inputs(tensors))
+    check(text_of(PACKED + LISTS + USED) + CAUSAL, inputs(tensors))
 
 
 @pytest.mark.slow
 def test_left_padding_in_pages() -> None:
     tensors = pools([0, 20, 200], 16, (2, 2), 64, pads=[3, 17, 40])
     text = QUERIES + TABLE + "pad: i32[batch]\nlengths k { used = used, left_pad = pad }\n"
-    check(narrow(text) + CAUSAL + schedule(1), inputs(tensors))
+    check(text_of(text) + CAUSAL + schedule(1), inputs(tensors))
 
 
 @pytest.mark.slow
@@ -126,7 +113,7 @@ def test_left_padding_in_pages() -> None:
 def test_every_page_size_in_any_parts(page_size: int, splits: int) -> None:
     lengths = [0, 1, page_size - 1, page_size, page_size + 1, 1000]
     tensors = inputs(pools(lengths, page_size, (8, 2), 128))
-    check(narrow(QUERIES + TABLE + USED) + CAUSAL + schedule(splits), tensors)
+    check(text_of(QUERIES + TABLE + USED) + CAUSAL + schedule(splits), tensors)
 
 
 @pytest.mark.slow
@@ -134,7 +121,7 @@ def test_every_page_size_in_any_parts(page_size: int, splits: int) -> None:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_groups(group: int, kind: str) -> None:
     tensors = inputs(pools([0, 33, 400], 16, (group, 1), 64), kind)
-    check(narrow(QUERIES + TABLE + USED, kind) + CAUSAL + schedule(2), tensors)
+    check(text_of(QUERIES + TABLE + USED, kind) + CAUSAL + schedule(2), tensors)
 
 
 @pytest.mark.slow
@@ -143,7 +130,7 @@ def test_groups(group: int, kind: str) -> None:
 def test_head_dims(dims: tuple[int, int], rows: int) -> None:
     keys = "k: e4m3[batch, seq_k, kv_heads, dim]\nv: e4m3[batch, seq_k, kv_heads, dim_v]\n"
     sizes = f"schedule {{ splits = 1, tile_q = {rows} }}\n" if max(dims) <= 128 else schedule(1)
-    check(narrow(QUERIES) + keys + CAUSAL + sizes, inputs(dense((150, 200), (2, 1), dims)))
+    check(text_of(QUERIES) + keys + CAUSAL + sizes, inputs(dense((150, 200), (2, 1), dims)))
 
 
 @pytest.mark.slow
@@ -152,7 +139,7 @@ def test_a_decode_step_reads_bytes_once(page_size: int) -> None:
     """Bytes moved, those of queries, outputs and factors too, are at most 1.05 times those of K, V and tables."""
     heads, length = (8, 2), 4096
     tensors = inputs(pools([length, length], page_size, heads, 64) | {"q": random(torch.Generator(), 2, 1, 8, 64)})
-    gpu = check(narrow(QUERIES + TABLE + USED) + CAUSAL + schedule(1), tensors, late=0)
+    gpu = check(text_of(QUERIES + TABLE + USED) + CAUSAL + schedule(1), tensors, late=0)
     engines = gpu.reports[0].engines
     moved = sum(engines[name] for name in ("tma_load", "tma_store", "cpasync", "global_bytes"))
     least = 2 * length * heads[1] * 64 * 2 + 2 * heads[1] * (length // page_size) * 4
@@ -162,7 +149,7 @@ def test_a_decode_step_reads_bytes_once(page_size: int) -> None:
 @pytest.mark.parametrize("dims", [(64, 64), (128, 128), (256, 256)])
 def test_memory_is_in_the_plan(dims: tuple[int, int], tmp_path: Path) -> None:
     """Tiles of bytes beside those that are multiplied, and room for two blocks; nothing is spilled."""
-    spec = attn_dsl.parse(narrow(QUERIES + TABLE + USED) + CAUSAL, name="narrow")
+    spec = attn_dsl.parse(text_of(QUERIES + TABLE + USED) + CAUSAL, name="narrow")
     plan = select(spec, ShapeClass(*dims, pack=4))
     regions = dict(plan.shared_map)
     assert regions["k before it is widened"] * 2 == regions["k ring"] == 2 * plan.stages * plan.tile_k * dims[0]
@@ -174,7 +161,7 @@ def test_memory_is_in_the_plan(dims: tuple[int, int], tmp_path: Path) -> None:
 
 
 def test_pages_are_never_boxes() -> None:
-    spec = attn_dsl.parse(narrow(QUERIES + TABLE + USED) + CAUSAL, name="narrow")
+    spec = attn_dsl.parse(text_of(QUERIES + TABLE + USED) + CAUSAL, name="narrow")
     assert sm90.page_size_of(spec, ShapeClass(128, 128), 64) == 0
     wide = attn_dsl.parse(QUERIES + TABLE + USED + CAUSAL, name="wide")
     assert sm90.page_size_of(wide, ShapeClass(128, 128), 64) == 64

@@ -13,6 +13,7 @@ pytest.importorskip("cutlass")
 from serving import KEYS, LISTS, PACKED, QUERIES, TABLE, USED, check, paged, random
 
 import attn_dsl
+from attn_dsl import reference
 from attn_dsl.kernels.sm90.build import compile_forward
 from attn_dsl.lowering.forward import ShapeClass, select
 
@@ -140,3 +141,27 @@ def test_a_decode_step_reads_keys_and_values_once(page_size: int) -> None:
     moved = sum(engines[name] for name in ("tma_load", "tma_store", "cpasync", "global_bytes"))
     least = 2 * length * heads[1] * DIM * 2 * 2 + 2 * heads[1] * (length // page_size) * 4
     assert moved <= 1.05 * least
+
+
+@pytest.mark.parametrize("page_size", [7, 16])
+def test_shared_pages_are_those_of_gathered_keys(page_size: int) -> None:
+    """Sequences that begin alike share pages. The same result as without pages, of keys that were gathered before."""
+    shared, lengths = 3 * page_size, [3 * page_size + 5, 3 * page_size, 300]
+    tensors = {"q": queries(3, 2, 4), **paged(lengths, page_size, (4, 2), DIM)}
+    tensors["page_table"][1:, :3] = tensors["page_table"][0, :3]
+    text = QUERIES + TABLE + USED + CAUSAL + schedule(1)
+    check(text, tensors)
+    dense = {"q": tensors["q"], "used": tensors["used"]}
+    for name in ("k", "v"):
+        rows = torch.zeros(3, 300, 2, DIM, dtype=torch.bfloat16)
+        for b, length in enumerate(lengths):
+            slots = torch.arange(length)
+            rows[b, :length] = tensors[name][tensors["page_table"][b, slots // page_size].long(), slots % page_size]
+        dense[name] = rows
+    assert torch.equal(dense["k"][0, :shared], dense["k"][1, :shared])
+    dense_spec = attn_dsl.parse(QUERIES + KEYS + "used: i32[batch]\n" + USED + CAUSAL, name="serving")
+    o, lse = reference.attention(dense_spec, dense, {}, precision="float64")
+    paged_spec = attn_dsl.parse(text, name="serving")
+    given = {tensor.name: tensors[tensor.name] for tensor in paged_spec.tensors}
+    again = reference.attention(paged_spec, given, {}, precision="float64")
+    torch.testing.assert_close(again, (o, lse), rtol=1e-12, atol=1e-12)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,46 @@ TABLE = POOLS + "page_table: i32[batch, max_pages]\npaged { table = page_table }
 LISTS = POOLS + "indptr: i32[batch + 1]\nindices: i32[entries]\npaged { indptr = indptr, indices = indices }\n"
 USED = "lengths k { used = used }\n"
 GARBAGE = 2**31 - 1  # a page number far outside of any pool
+
+
+DESCALES = """k_descale, v_descale: f32[batch, kv_heads]
+descale k = k_descale[b, kv_h]
+descale v = v_descale[b, kv_h]
+"""
+FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+
+
+def _ints(*values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+# changes of a call with page_size 8, a table [2, 4], 6 pages and lengths 20 and 7, and the code of its error
+BAD_CALLS = (
+    ({"page_table": torch.zeros(2, 4, dtype=torch.int64)}, "E272"),
+    ({"page_table": torch.zeros(3, 4, dtype=torch.int32)}, "E271"),
+    ({"page_table": _ints([0, 1, 2, 9], [1, 0, 0, 0]), "used": _ints(25, 7)}, "E277"),
+    ({"page_table": _ints([0, 1, 2, 0], [-1, 0, 0, 0])}, "E277"),
+    ({"used": _ints(33, 7)}, "E276"),
+    ({"used": _ints(20, -1)}, "E276"),
+    ({"used": _ints(20, 7, 3)}, "E271"),
+    ({name: torch.zeros(6, 16, 2, 64, dtype=torch.bfloat16) for name in ("k", "v")}, "E271"),
+    ({"v": torch.zeros(6, 16, 2, 64, dtype=torch.bfloat16)}, "E271"),
+)
+
+
+def narrow(text: str, kind: str = "e4m3", query: str = "bf16") -> str:
+    """A spec with k and v of `kind`."""
+    return re.sub("(k, v: )bf16", rf"\1{kind}", text).replace("q: bf16", f"q: {query}")
+
+
+def descaled(tensors: dict[str, Tensor], kind: str = "e4m3") -> dict[str, Tensor]:
+    """`tensors` with k and v of `kind`, and the factors of `DESCALES`."""
+    batch = len(tensors["used"]) if "used" in tensors else len(tensors["q"])
+    made = {name: tensors[name].to(FORMATS[kind]) for name in ("k", "v")}
+    make = torch.Generator().manual_seed(9)
+    for name in ("k_descale", "v_descale"):
+        made[name] = torch.rand(batch, tensors["k"].shape[2], generator=make) * 1.5 + 0.25
+    return tensors | made
 
 
 def random(make: torch.Generator, *shape: int) -> Tensor:
