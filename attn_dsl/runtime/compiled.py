@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .. import reference
 from ..diagnostics import CallError, Diagnostics
@@ -22,10 +23,16 @@ from .dtypes import TORCH_DTYPES
 from .kernel import Assembly, Kernel, KernelMetadata
 from .launcher import Grid, Launcher, kernel_of, only_kernel
 from .outputs import check_buffer
+from .shortcut import Shortcut
+from .torch_op import is_compiling
 
 
 class Backend(Protocol):
     """What computes calls on a target."""
+
+    @property
+    def recent(self) -> Sequence[Shortcut]:
+        """Shortcuts of calls without buffers; each tells whether it fits a call."""
 
     def quick(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, wants_lse: bool
@@ -54,6 +61,10 @@ class ReferenceBackend:
     @property
     def differentiable(self) -> bool:
         return True
+
+    @property
+    def recent(self) -> Sequence[Shortcut]:
+        return ()
 
     def quick(
         self,
@@ -116,12 +127,28 @@ class CompiledAttention:
         """
         if return_lse is None:
             return_lse = self.spec.lse is not None or lse is not None
-        if torch_op.has_to_dispatch():
-            found = torch_op.dispatch(self, args, kwargs, out, lse, debug)
-        else:
-            quick = None if debug else self.backend.quick(args, kwargs, out, lse, return_lse)
-            found = self.checked(args, kwargs, out, lse, debug) if quick is None else quick
+        if out is None and lse is None and not debug and not (is_compiling() or forward_ad._current_level >= 0):
+            for shortcut in self.backend.recent:
+                quick = shortcut(args, kwargs, return_lse)
+                if quick is not None:
+                    return quick
+        found = self._longer(args, kwargs, out, lse, debug, return_lse)
         return found if return_lse else found[0]
+
+    def _longer(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        out: Tensor | None,
+        lse: Tensor | None,
+        debug: bool,
+        wants_lse: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """o and lse of a call that no shortcut fits."""
+        if torch_op.has_to_dispatch():
+            return torch_op.dispatch(self, args, kwargs, out, lse, debug)
+        quick = None if debug else self.backend.quick(args, kwargs, out, lse, wants_lse)
+        return self.checked(args, kwargs, out, lse, debug) if quick is None else quick
 
     def checked(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, debug: bool

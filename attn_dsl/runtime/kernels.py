@@ -27,7 +27,8 @@ from .builder import About, Template, build, compile_plan
 from .cache import kernel_cache, key_of
 from .dtypes import spelling
 from .kernel import Kernel
-from .recipe import Direct, Layout, Recipe, direct_layout, layout_of, make_recipe
+from .recipe import Layout, Recipe, layout_of, make_recipe
+from .shortcut import RECENT, Shortcut, make_shortcut
 from .signature import Signature
 from .splitting import JoinOf, Splitting, cached_join, splits_of, traced_join
 
@@ -125,7 +126,8 @@ class Kernels:
     compiled: dict[ShapeClass, Kernel] = field(default_factory=dict, repr=False)  # likewise, of `launch`
     signatures: dict[ShapeClass, Signature] = field(default_factory=dict, repr=False)  # likewise
     recipes: dict[Layout, Recipe] = field(default_factory=dict, repr=False)  # likewise
-    direct: dict[Layout | None, Direct] = field(default_factory=dict, repr=False)  # likewise, of some of the recipes
+    shortcuts: dict[Layout, Shortcut] = field(default_factory=dict, repr=False)  # likewise, of some of the recipes
+    recent: list[Shortcut] = field(default_factory=list, repr=False)  # likewise, those used last
     siblings: dict[str, Kernels] = field(default_factory=dict, repr=False)  # likewise, by architecture
     packs: dict[int, int] = field(default_factory=dict, repr=False)  # likewise: group -> heads that share a tile
     _compiling: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -138,16 +140,24 @@ class Kernels:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, wants_lse: bool
     ) -> tuple[Tensor, Tensor] | None:
         """o and lse of a call whose layout was seen before; None if it was not, or if something is wrong with it."""
-        if not kwargs and out is lse is None and len(args) == 3:
-            direct = self.direct.get(direct_layout(args))
-            if direct is not None:
-                q, k, v = args
-                return direct(q, k, v, wants_lse)
         layout = layout_of(args, kwargs, out, lse)
         recipe = None if layout is None else self.recipes.get(layout)
-        if recipe is None:
+        if layout is None or recipe is None:
             return None
-        return recipe((*args, *kwargs.values()) if kwargs else args, out, lse, wants_lse)
+        found = recipe((*args, *kwargs.values()) if kwargs else args, out, lse, wants_lse)
+        if found is not None and out is None and lse is None:
+            self._note(layout, recipe, args, kwargs)
+        return found
+
+    def _note(self, layout: Layout, recipe: Recipe, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Lets the next call like this one take a shortcut."""
+        shortcut = self.shortcuts.get(layout)
+        if shortcut is None or shortcut in self.recent:  # which were tried: they do not fit, though the layout does
+            shortcut = make_shortcut(recipe, args, kwargs)
+            if shortcut is None:
+                return
+            self.shortcuts[layout] = shortcut
+        self.recent[:] = [shortcut, *self.recent[: RECENT - 1]]
 
     def __call__(
         self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None
@@ -167,19 +177,15 @@ class Kernels:
         if layout is not None:
             if len(self.recipes) >= MAX_RECIPES:
                 self.recipes.clear()
-                self.direct.clear()
+                self.shortcuts.clear()
             self.recipes[layout] = recipe
-            direct = recipe.direct() if not kwargs and out is lse is None else None
-            shortest = None if direct is None else direct_layout(args)
-            if direct is not None and shortest is not None:  # calls without such a layout must find nothing
-                self.direct[shortest] = direct
         return result
 
     def _sibling(self, target: KernelTarget) -> Kernels:
         """The kernels of a sibling of this target; recipes name their device, so both have them in one place."""
         found = self.siblings.get(target.arch)
         if found is None:
-            found = Kernels(self.spec, target, self.bundled, recipes=self.recipes, direct=self.direct)
+            found = Kernels(self.spec, target, self.bundled, recipes=self.recipes)
             found = self.siblings.setdefault(target.arch, found)
         return found
 

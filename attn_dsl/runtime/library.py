@@ -49,6 +49,15 @@ def load_object(path: Path) -> Callable[..., Any]:
     return getattr(module, FUNCTION)  # type: ignore[no-any-return]
 
 
+def as_array(values: tuple[Any, ...]) -> Any:
+    """Numbers as TVM-FFI's own array, which a call need not convert again; other values as they are."""
+    if find_spec("tvm_ffi") is None or not all(isinstance(value, int | float) for value in values):
+        return values
+    import tvm_ffi
+
+    return tvm_ffi.convert(values)
+
+
 @lru_cache(maxsize=1)
 def _open_runtime() -> None:
     """Makes the symbols of the runtime library visible to kernels."""

@@ -32,7 +32,6 @@ L2_BYTES = 32 * 2**20  # of keys and values that heads running side by side may 
 _ALIGNMENT = TMA_BYTES - 1
 Layout = tuple[Any, ...]
 Strides = tuple[int, ...]
-Direct = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor] | None]
 
 
 def layout_of(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None) -> Layout | None:
@@ -53,25 +52,6 @@ def layout_of(args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None
     except RuntimeError:  # a layout without strides
         return None
     return tuple(found)
-
-
-def direct_layout(args: Sequence[Any]) -> Layout | None:
-    """As `layout_of` for the calls that are most frequent and have the least to do: three tensors by position.
-
-    A device is its CUDA index, -1 elsewhere: recipes are made for CUDA tensors alone.
-    """
-    q, k, v = args
-    if not (type(q) is type(k) is type(v) is Tensor):
-        return None
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return None
-    try:
-        return (
-            *(q.shape, q.stride(), q.dtype, q.get_device(), k.shape, k.stride(), k.dtype, k.get_device()),
-            *(v.shape, v.stride(), v.dtype, v.get_device()),
-        )
-    except RuntimeError:  # a layout without strides
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,40 +142,20 @@ class Recipe:
         for number in self.numbers:
             if not number.low <= values[number.place] <= number.high:
                 return None
-        q, k, v = self._operands(values)
+        q, k, v = self.operands_of(values)
         if (q.data_ptr() | k.data_ptr() | v.data_ptr()) & _ALIGNMENT:
             return None
         if (out is not None or lse is not None) and not self._apart(values, out, lse):
             return None
         return self._run(q, k, v, values, out, lse, wants_lse)
 
-    def direct(self) -> Direct | None:
-        """This recipe for q, k, v and whether lse is wanted, where that is all a call says; None where it is not."""
-        if self.places != (0, 1, 2) or len(self.inputs) != 3 or self.numbers:
-            return None
-        if self.arguments is None or self.arguments.fixed is None or self.out.strides is not None:
-            return None
-        function, arguments, device = self.function, self.arguments.fixed, self.device
-        like_q, make_out, make_lse, sink = self.out_like_q, self.out.make, self.lse.make, self.sink
-        empty_like, misaligned = torch.empty_like, _ALIGNMENT
-        assert function is not None
-
-        def call(q: Tensor, k: Tensor, v: Tensor, wants_lse: bool) -> tuple[Tensor, Tensor] | None:
-            if (q.data_ptr() | k.data_ptr() | v.data_ptr()) & misaligned:
-                return None
-            out = empty_like(q) if like_q else make_out(device)
-            lse = make_lse(device) if wants_lse or sink is None else sink
-            function(q, k, v, out, lse, arguments)
-            return out, lse
-
-        return call
-
     def run(self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None) -> tuple[Tensor, Tensor]:
         """o and lse of a call that was checked in full."""
-        q, k, v = self._operands(values)
+        q, k, v = self.operands_of(values)
         return self._run(q, k, v, values, out, lse, True)
 
-    def _operands(self, values: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
+    def operands_of(self, values: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v as a launch takes them."""
         if self.places is None:
             q, k, v = (_presented(operand, values) for operand in self.operands)
             return q, k, v

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .compiled import CompiledAttention
 
 # bound here, since every call asks
-_is_compiling = torch.compiler.is_compiling
+is_compiling = torch.compiler.is_compiling
 _modes = torch._C._len_torch_dispatch_stack
 _transforms = torch._C._functorch.peek_interpreter_stack
 
@@ -39,7 +39,7 @@ def register(compiled: CompiledAttention) -> CompiledAttention:
 
 def has_to_dispatch() -> bool:
     """Whether somebody looks at the operators of this call: a compiler, a mode such as fake tensors, a transform."""
-    return _is_compiling() or _modes() > 0 or _transforms() is not None or forward_ad._current_level >= 0
+    return is_compiling() or _modes() > 0 or _transforms() is not None or forward_ad._current_level >= 0
 
 
 def looks_inside(values: Iterable[Any]) -> bool:

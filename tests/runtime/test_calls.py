@@ -14,6 +14,7 @@ import attn_dsl
 from attn_dsl import CallError
 from attn_dsl.runtime import compiled as compiled_module
 from attn_dsl.runtime import kernels, random_inputs
+from attn_dsl.runtime.shortcut import RECENT
 
 HEAD = (
     "q: bf16[batch, seq_q, heads, dim]\nk: bf16[batch, seq_k, kv_heads, dim]\nv: bf16[batch, seq_k, kv_heads, dim_v]\n"
@@ -275,12 +276,9 @@ def test_recipes_are_bounded(monkeypatch):
         for extent in range(1, 8):
             assert right(compiled, inputs(seq_q=extent), window=2)
             assert len(compiled.backend.recipes) <= 3
-    spec = attn_dsl.parse(HEAD, name="full")
-    with stand_in(spec):
-        compiled = attn_dsl.compile(spec, target="sm90")
-        for extent in range(1, 8):
-            compiled(*random_inputs(spec, SIZES | {"seq_q": extent}).tensors.values())
-            assert len(compiled.backend.direct) <= 3
+            assert right(compiled, inputs(seq_q=extent), window=2)
+            assert len(compiled.backend.shortcuts) <= 3
+        assert len(compiled.backend.recent) == RECENT
 
 
 def test_gradients_of_a_kernel_are_those_of_the_reference():

@@ -16,6 +16,7 @@ from typing import Any
 for blocked in ("cutlass", "cuda"):
     sys.modules[blocked] = None  # type: ignore[assignment]
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 
 import attn_dsl  # noqa: E402
@@ -60,8 +61,24 @@ def main(folder: Path, target: str) -> None:
             # weights of Blackwell come in part from a polynomial of relative error 2^-13
             assert (lse - exact_lse).abs()[torch.isfinite(exact_lse)].max() < (1e-5 if target == "sm90" else 2**-13)
             assert (o.double() - exact).abs().max() < 2**-7 * exact.abs().max()
+        _refuses_addresses(compiled, device)
     assert sys.modules["cutlass"] is None
     sys.stdout.write(f"{len(device.reports)} launches without findings\n")
+
+
+def _refuses_addresses(compiled: Any, device: Device) -> None:
+    """Host code raises ValueError for an operand that TMA cannot read, and launches nothing: shortcuts rely on it."""
+    tensors = random_inputs(compiled.spec, SIZES).tensors
+    (kernel,) = compiled.backend.loaded.values()
+    q = tensors["q"]
+    given = {**tensors, "o": torch.empty_like(q), "lse": torch.empty(2, 4, 70)}
+    for name in ("q", "k", "v", "o"):
+        size = given[name].numel()
+        odd = torch.zeros(size + 1, dtype=q.dtype)[1:].view(given[name].shape)
+        assert odd.data_ptr() % 16
+        with pytest.raises(ValueError, match="alignment=16 bytes"):
+            kernel.function(*{**given, name: odd}.values(), (150, 1, 9))
+    assert not device.launches
 
 
 def _call(device: Device, function: Any, args: tuple[Any, ...]) -> None:

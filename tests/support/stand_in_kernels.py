@@ -37,6 +37,8 @@ class StandIn:
         signature = Signature.of(plan, target.arch)
 
         def function(q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, arguments: tuple[Any, ...]) -> None:
+            if any(tensor.data_ptr() % 16 for tensor in (q, k, v, o)):
+                raise ValueError("Misaligned Tensor data")  # as host code of kernels does, before it launches
             self.launches += 1
             for value in (q, k, v, o, lse, *arguments):
                 assert not isinstance(value, Tensor) or value.numel(), "a kernel takes no tensor without elements"
