@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from attn_dsl.kernels.common.build import compile_template
 from attn_dsl.kernels.sm100.forward.kernel import Forward
+from attn_dsl.kernels.sm100.mla.kernel import MlaForward
+from attn_dsl.lowering.forward.sm100_mla_plan import MlaPlan
 from attn_dsl.lowering.forward.sm100_plan import Sm100Plan
 
 
@@ -12,4 +14,5 @@ def compile_forward(plan: Sm100Plan, options: str = "") -> Callable[..., None]:
 
     `options` are further options of `cute.compile`, such as `--keep-ptx --dump-dir DIR`.
     """
-    return compile_template(Forward(plan), plan, plan.arch, options)
+    template = MlaForward(plan) if isinstance(plan, MlaPlan) else Forward(plan)
+    return compile_template(template, plan, plan.arch, options)

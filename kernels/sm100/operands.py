@@ -35,23 +35,23 @@ class Operands:
 
 def operands(plan: Sm100Plan, element: Any, q_layout: Any, k_layout: Any, v_layout: Any) -> Operands:
     """From the layouts of a query tile, of a part of keys and of one of values, all row-major (rows, columns)."""
-    queries = _operand(q_layout, element, Major.K)
+    queries = operand(q_layout, element, Major.K)
     steps = len(queries.steps) // plan.k_parts
     return Operands(
         tuple(
             SharedOperand(queries.base, queries.steps[part * steps : (part + 1) * steps])
             for part in range(plan.k_parts)
         ),
-        _operand(k_layout, element, Major.K),
-        _operand(v_layout, element, Major.MN),
+        operand(k_layout, element, Major.K),
+        operand(v_layout, element, Major.MN),
         make_instr_desc(element, element, "Float32", ROWS, plan.tile_k),
         make_instr_desc(element, element, "Float32", ROWS, plan.v_part, b_major=Major.MN),
         plan.part_elements * element.width // 8 // UNIT,
     )
 
 
-def _operand(layout: Any, element: Any, major: Major) -> SharedOperand:
-    """`layout` has (rows, columns); of the values, rows are the k of the product."""
+def operand(layout: Any, element: Any, major: Major) -> SharedOperand:
+    """The descriptor of a tile of (rows, columns); of the values, rows are the k of the product."""
     shape, stride = layout.outer.shape, layout.outer.stride
     mn, k = (0, 1) if major is Major.K else (1, 0)
     tile = Tile(shape[mn], stride[mn], shape[k], stride[k], element.width)

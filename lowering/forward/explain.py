@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.expr import Expr
-from attn_dsl.lowering.forward import sm100_rules
+from attn_dsl.lowering.forward import sm100
 from attn_dsl.lowering.forward.paging import box_rows
 from attn_dsl.lowering.forward.plan import WARPGROUP, ForwardPlan, ParamArgument, PiecePlan
 from attn_dsl.lowering.forward.rules import MAX_REGISTERS, MAX_SHARED, argument_bytes, check, consumer_registers
+from attn_dsl.lowering.forward.sm100_mla_plan import HALVES, PART, MlaPlan
+from attn_dsl.lowering.forward.sm100_mla_plan import ROWS as MLA_ROWS
 from attn_dsl.lowering.forward.sm100_plan import COLUMNS, PAIRS, ROWS, Sm100Plan
 from attn_dsl.lowering.tiles import report
 
@@ -73,7 +75,7 @@ def _packed(plan: ForwardPlan) -> str:
 
 
 def _broken(plan: ForwardPlan) -> tuple[Diagnostic, ...]:
-    return sm100_rules.check(plan) if isinstance(plan, Sm100Plan) else check(plan)
+    return sm100.broken(plan) if isinstance(plan, Sm100Plan) else check(plan)
 
 
 def _sm90(plan: ForwardPlan) -> Iterator[str]:
@@ -88,13 +90,12 @@ def _sm90(plan: ForwardPlan) -> Iterator[str]:
         yield f"pages: of {plan.page_size} rows, in boxes of {box} by TMA; the tile in which a sequence ends row by row"
     elif plan.paging is not None:
         yield "pages: of any size, row by row by the whole producer warpgroup, 16 bytes a lane"
+    if plan.widens:
+        yield f"k and v are {plan.kv_dtype}: the producers copy {plan.stages} tiles of bytes ahead and widen them"
 
 
 def _sm100(plan: Sm100Plan) -> Iterator[str]:
-    one = plan.query_tiles == 1
-    uses = "which has both slots of scores in turn" if one else "each with its slot of scores, which take turns"
-    by = "by TMA" if plan.by_tma else "row by row: a tile ends between two heads"
-    yield f"query tiles: {plan.query_tiles} of {ROWS} rows, {uses}; rows of Q and O go {by}"
+    yield from _mla_tiles(plan) if isinstance(plan, MlaPlan) else _sm100_tiles(plan)
     yield f"warps, {plan.threads} threads:"
     for role in plan.roles:
         last = role.first + role.warps - 1
@@ -102,9 +103,7 @@ def _sm100(plan: Sm100Plan) -> Iterator[str]:
         yield f"  {where}: {role.name}, {role.registers} registers a thread"
     total = sum(role.threads * role.registers for role in plan.roles)
     yield f"registers: {total:,} of {MAX_REGISTERS:,}"
-    widths = " and ".join(f"{part} elements of {name}" for name, part in (("K", plan.k_part), ("V", plan.v_part)))
-    ahead = "; keys run one tile ahead of values" if plan.keys_ahead else ""
-    yield f"ring: {plan.stages} parts in flight, rows of {widths} each{ahead}"
+    yield from _mla_ring(plan) if isinstance(plan, MlaPlan) else _sm100_ring(plan)
     used = max(first + count for _, first, count in plan.tmem_map)
     columns = ", ".join(f"{name} {first} to {first + count - 1}" for name, first, count in plan.tmem_map)
     yield f"tensor memory: {used} of {COLUMNS} columns: {columns}"
@@ -120,6 +119,36 @@ def _sm100(plan: Sm100Plan) -> Iterator[str]:
     yield f"exponentials: {plan.exp2_on_fma} pairs of {PAIRS} by a polynomial on FMA units, the others by ex2"
     if not plan.fold_scale:
         yield f"scores are computed {plan.score_columns} columns at a time"
+
+
+def _sm100_tiles(plan: Sm100Plan) -> Iterator[str]:
+    one = plan.query_tiles == 1
+    uses = "which has both slots of scores in turn" if one else "each with its slot of scores, which take turns"
+    by = "by TMA" if plan.by_tma else "row by row: a tile ends between two heads"
+    yield f"query tiles: {plan.query_tiles} of {ROWS} rows, {uses}; rows of Q and O go {by}"
+
+
+def _sm100_ring(plan: Sm100Plan) -> Iterator[str]:
+    widths = " and ".join(f"{part} elements of {name}" for name, part in (("K", plan.k_part), ("V", plan.v_part)))
+    ahead = "; keys run one tile ahead of values" if plan.keys_ahead else ""
+    yield f"ring: {plan.stages} parts in flight, rows of {widths} each{ahead}"
+
+
+def _mla_tiles(plan: MlaPlan) -> Iterator[str]:
+    yield (
+        f"v is the first {plan.dim_v} elements of rows of k: a tile of keys is loaded once and read by both products, "
+        f"and {HALVES} halves of o share columns of tensor memory, in lanes of their own"
+    )
+    if plan.cluster > 1:
+        yield (
+            f"cluster: {plan.cluster} thread blocks of {MLA_ROWS} rows, heads of the same queries; each loads its part "
+            "of every tile of keys for all"
+        )
+
+
+def _mla_ring(plan: MlaPlan) -> Iterator[str]:
+    groups = ", ".join(f"{group.name} of {group.parts * PART}" for group in plan.groups)
+    yield f"ring: {plan.stages} tiles of keys in flight; elements of a row in groups with own barriers: {groups}"
 
 
 def form_of(param: ParamArgument) -> str:

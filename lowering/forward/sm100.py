@@ -7,23 +7,29 @@ from dataclasses import dataclass, fields, replace
 
 from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
 from attn_dsl.expr import children_first
-from attn_dsl.lowering.forward import sm90
+from attn_dsl.lowering.forward import sm90, sm100_mla
 from attn_dsl.lowering.forward.plan import ELEMENT_BYTES, ForwardPlan, ShapeClass
 from attn_dsl.lowering.forward.rules import MAX_SHARED
+from attn_dsl.lowering.forward.sm100_mla_plan import MlaPlan
 from attn_dsl.lowering.forward.sm100_plan import PAIRS, ROWS, Sm100Plan
-from attn_dsl.lowering.forward.sm100_rules import KEYS, QUERY_TILES, check
+from attn_dsl.lowering.forward.sm100_rules import (
+    ARCHITECTURES,
+    KEYS,
+    MAX_PACK,
+    PACKS,
+    QUERY_TILES,
+    SCORE_COLUMNS,
+    check,
+)
 from attn_dsl.spec.model import AttentionSpec
 
 __all__ = ["Sm100Plan", "check", "pack_of", "refusals", "select"]
 
 TARGET = "sm100"
-ARCHITECTURES = ("sm_100a", "sm_103a")  # B200 and B300: one template, compiled for either
 FAST_EXP2 = ("sm_103a",)  # 32 exponentials per cycle and multiprocessor instead of 16
 HONOURED = ("tile_q", "tile_k", "stages", "order", "exp2_share")
 KEYS_PER_TILE = KEYS[-1]
 MAX_TILES_IN_FLIGHT = 4  # of K and of V
-MAX_PACK = 16  # query heads, where rows of Q and O are found one by one
-SCORE_COLUMNS = (32, 16, 8, 4, 2)
 SCORE_CODE = 1_024  # nodes of an expression times columns: what ptxas compiles in about a second
 THRESHOLD = 8.0  # in base 2; weights up to 2^8 are as precise as weights up to 1, and far from the end of f16
 WIDE = 128  # elements: wider heads go through shared memory in parts, of 64 or 128 elements
@@ -48,21 +54,32 @@ TWO_TILES, TWO_TILES_BY_ROWS, ONE_TILE = (184, 80, 64), (176, 88, 72), (240, 136
 
 def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
     """What `spec` asks for that this target cannot do and that is no row of the table of capabilities (E281)."""
-    return (*sm90.operand_refusals(spec, TARGET), *_schedule(spec))
+    if sm100_mla.absorbs(spec):
+        own = (sm90.refusal(TARGET, *problem) for problem in sm100_mla.problems_of(spec))
+        return (*sm90.operand_refusals(spec, TARGET), *_packing(spec), *_order(spec), *own)
+    return (*sm90.operand_refusals(spec, TARGET), *sm90.dim_refusals(spec, TARGET), *_packing(spec), *_schedule(spec))
 
 
-def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
+def _packing(spec: AttentionSpec) -> Iterator[Diagnostic]:
     if spec.pack_gqa == "on" and sm90.differs_by_head(spec):
         message = "'pack gqa on', but the mask differs from head to head, so heads do not visit the same keys"
         yield sm90.refusal(TARGET, message, "'pack gqa auto' leaves the choice to the compiler")
     heads, kv_heads = spec.fixed("heads"), spec.fixed(spec.kv_heads_axis)
     if heads and kv_heads:
         yield from _cannot_pack(spec, heads // kv_heads)
+
+
+def _order(spec: AttentionSpec) -> Iterator[Diagnostic]:
+    for key, value in spec.schedule:
+        if key == "order" and value not in sm90.ORDERS:
+            yield sm90.refusal(TARGET, f"there is no order '{value}'", f"orders: {', '.join(sm90.ORDERS)}")
+
+
+def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
+    yield from _order(spec)
     for key, value in spec.schedule:
         if key not in HONOURED:
             yield sm90.refusal(TARGET, f"a schedule cannot set {key}", f"it can set {', '.join(HONOURED)}")
-        elif key == "order" and value not in sm90.ORDERS:
-            yield sm90.refusal(TARGET, f"there is no order '{value}'", f"orders: {', '.join(sm90.ORDERS)}")
         elif key == "tile_q" and int(value) not in [ROWS * tiles for tiles in QUERY_TILES]:
             nearest = min((ROWS * tiles for tiles in QUERY_TILES), key=lambda rows: abs(rows - int(value)))
             message = f"tile_q is {value}; a thread block has 1 or 2 tiles of {ROWS} rows"
@@ -77,14 +94,21 @@ def pack_of(spec: AttentionSpec, group: int) -> int:
     """
     if refused := tuple(_cannot_pack(spec, group)):
         raise UnsupportedError(refused)
-    return group if _packs(group) and spec.pack_gqa != "off" and not sm90.differs_by_head(spec) else 1
+    if spec.pack_gqa == "off" or sm90.differs_by_head(spec):
+        return 1
+    if sm100_mla.absorbs(spec):
+        return sm100_mla.pack_of(group)
+    return group if _packs(group) else 1
 
 
 def _packs(group: int) -> bool:
-    return group <= MAX_PACK or ROWS % group == 0
+    return group in PACKS
 
 
 def _cannot_pack(spec: AttentionSpec, group: int) -> Iterator[Diagnostic]:
+    if sm100_mla.absorbs(spec):
+        yield from (sm90.refusal(TARGET, *problem) for problem in sm100_mla.cannot_pack(spec, group))
+        return
     if spec.pack_gqa == "on" and not _packs(group):
         message = f"'pack gqa on' with {group} query heads for one of k and v; a tile takes up to {MAX_PACK}"
         yield sm90.refusal(
@@ -104,10 +128,17 @@ def select(spec: AttentionSpec, shape: ShapeClass, arch: str = ARCHITECTURES[0])
         raise UnsupportedError(refused)
     order = tuple((key, value) for key, value in spec.schedule if key == "order")
     plan = _plan(spec, sm90.plan_of(replace(spec, schedule=order), shape), arch)
-    problems = check(plan)
+    if sm100_mla.absorbs(spec):
+        plan = sm100_mla.plan_of(plan)
+    problems = broken(plan)
     if problems:
         raise PlanError(problems)
     return plan
+
+
+def broken(plan: Sm100Plan) -> tuple[Diagnostic, ...]:
+    """The rules that `plan`, of either kind, breaks."""
+    return sm100_mla.check(plan) if isinstance(plan, MlaPlan) else check(plan)
 
 
 def _plan(spec: AttentionSpec, shared: ForwardPlan, arch: str) -> Sm100Plan:

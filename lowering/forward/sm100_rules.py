@@ -23,14 +23,15 @@ WORKING_REGISTERS = 32  # of a softmax thread, besides its scores
 def check(plan: Sm100Plan) -> tuple[Diagnostic, ...]:
     """What is wrong with `plan`, as errors E290 to E298; nothing if it can be built."""
     return in_stages(
-        (problem for rule in (choices("sm100"), _arch) for problem in rule(plan)),
+        (problem for rule in (choices("sm100"), arch) for problem in rule(plan)),
         (problem for rule in FIELDS for problem in rule(plan)),
         _rings(plan),
         (problem for rule in DERIVED for problem in rule(plan)),
     )
 
 
-def _arch(plan: Sm100Plan) -> Iterator[Diagnostic]:
+def arch(plan: Sm100Plan) -> Iterator[Diagnostic]:
+    """The template is compiled for an architecture that it was made for."""
     yield from one_of("arch", plan.arch, ARCHITECTURES, "the template is compiled for a Blackwell GPU", "E297")
 
 
@@ -49,7 +50,8 @@ def _tiles(plan: Sm100Plan) -> Iterator[Diagnostic]:
     yield from number_of("part", plan.part, PARTS, "rows of K and V come in parts of 64 or 128 elements", "E291")
 
 
-def _softmax(plan: Sm100Plan) -> Iterator[Diagnostic]:
+def softmax(plan: Sm100Plan) -> Iterator[Diagnostic]:
+    """How a thread of softmax computes."""
     says = "a thread computes a power of two of its scores at a time"
     yield from number_of("score_columns", plan.score_columns, SCORE_COLUMNS, says, "E297")
     says = f"it counts pairs out of {PAIRS}"
@@ -127,5 +129,5 @@ def barriers(plan: Sm100Plan) -> Iterator[Diagnostic]:
 
 
 Rules = tuple[Callable[[Sm100Plan], Iterator[Diagnostic]], ...]
-FIELDS: Rules = (*EVERY_TARGET, _tiles, _softmax)
+FIELDS: Rules = (*EVERY_TARGET, _tiles, softmax)
 DERIVED: Rules = (shared_memory, registers, tensor_memory, barriers)

@@ -1,0 +1,1 @@
+"""The kernel of absorbed latent attention: one function per role of warps."""

@@ -1,0 +1,246 @@
+"""Absorbed latent attention on the virtual Blackwell device: V in the bytes of K, nothing found, near float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+
+import gates
+import kernel_matrix as matrix
+from torch import Tensor
+
+import attn_dsl
+from attn_dsl import emulator, reference
+from attn_dsl.emulator import LaunchReport
+from attn_dsl.lowering.forward import ShapeClass, sm100
+from attn_dsl.lowering.forward.sm100_mla_plan import MlaPlan
+from attn_dsl.runtime import bind, random_inputs
+from attn_dsl.runtime.binding import Call
+from attn_dsl.runtime.kernels import SM100, Kernels, shape_class
+
+HEAD = """
+axis dim = {dim}
+axis kv_heads = 1
+q: {dtype}[batch, seq_q, heads, dim]
+k: {dtype}[batch, seq_k, kv_heads, dim]
+view v = k[:, :, :, 0..{dim_v}]
+scale = 1.0 / sqrt(128 + 64)
+"""
+PACKED = """
+axis dim = 576
+axis kv_heads = 1
+q: bf16[total_q, heads, dim]
+k: bf16[total_k, kv_heads, dim]
+view v = k[:, :, 0..512]
+cu_q: i32[batch + 1]
+cu_k: i32[batch + 1]
+lengths q { cu_seqlens = cu_q }
+lengths k { cu_seqlens = cu_k }
+mask = kv_idx <= q_pos
+"""
+MORE = {
+    "full": "",
+    "causal": "mask = kv_idx <= q_pos",
+    "window": "param width: int in 1.. = 70\nmask = kv_idx <= q_pos and q_pos - kv_idx < width",
+    "softcap": "param cap: float in 1.0.. = 5.0\nmask = kv_idx <= q_pos\nscore = cap * tanh(score / cap)",
+    "sinks": "sinks: f32[heads]\nmask = kv_idx < q_pos - 20\nsink = sinks[h]",
+    "reach_by_head": "param reach: int[heads] in 1.. = 77\nmask = 0 <= q_pos - kv_idx < reach",
+    "used": "used: i32[batch]\nlengths k { used = used }\nmask = kv_idx <= q_pos",
+    "base_2": "lse_base = 2\nmask = kv_idx <= q_pos",
+}
+
+
+def spec_of(name: str, dtype: str = "bf16", dims: tuple[int, int] = (576, 512)) -> attn_dsl.AttentionSpec:
+    return attn_dsl.parse(HEAD.format(dtype=dtype, dim=dims[0], dim_v=dims[1]) + MORE[name], name=name)
+
+
+def plan_of(spec: attn_dsl.AttentionSpec, group: int, dims: tuple[int, int] = (576, 512)) -> MlaPlan:
+    plan = sm100.select(spec, ShapeClass(*dims, pack=sm100.pack_of(spec, group)))
+    assert isinstance(plan, MlaPlan)
+    return plan
+
+
+def check(kernels: Kernels, call: Call, *, seed: int, late: int) -> list[LaunchReport]:
+    """One call into outputs full of NaN, held to float64."""
+    o_exact, lse_exact = reference.attention(kernels.spec, call.tensors, call.params, precision="float64")
+    o = torch.full(o_exact.shape, math.nan, dtype=call.tensors["q"].dtype)
+    lse = torch.full(lse_exact.shape, math.nan)
+    with emulator.device("sm_100a", late=late, seed=seed) as gpu:
+        kernels.launch(call, o, lse)
+    clean = replace(call, tensors={**call.tensors, "k": call.tensors["k"].nan_to_num()})
+    assert matrix.compare(kernels.spec, clean, o, o_exact) == ""
+    assert matrix.compare_lse(lse, lse_exact) == ""
+    return gpu.reports
+
+
+def random_call(
+    spec: attn_dsl.AttentionSpec, seq_q: int, seq_k: int, heads: int, *, seed: int, batch: int = 2, **given: Tensor
+) -> Call:
+    extents = {"batch": batch, "seq_q": seq_q, "seq_k": seq_k, "heads": heads}
+    inputs = random_inputs(spec, extents, seed=seed, given=given)
+    tensors = dict(inputs.tensors)
+    if "used" in tensors:
+        for row, used in zip(tensors["k"], tensors["used"].tolist(), strict=True):
+            row[used:] = math.nan  # slots that hold no key
+    return bind(spec, (), {**tensors, **inputs.params}, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "cases"),
+    [
+        ("causal", "bf16", [(1, 257, 16), (5, 129, 16), (0, 5, 16), (5, 0, 16)]),
+        ("sinks", "f16", [(2, 140, 128)]),
+        ("used", "bf16", [(3, 300, 4)]),
+    ],
+)
+def test_a_sample(name: str, dtype: str, cases: list[tuple[int, int, int]]) -> None:
+    """One kernel serves every length; asynchronous work completes as late as it may, or at random times."""
+    kernels = Kernels(spec_of(name, dtype), SM100)
+    for place, sizes in enumerate(cases):
+        check(kernels, random_call(kernels.spec, *sizes, seed=place + 1), seed=place + 1, late=1 + place % 2)
+    assert len(kernels.compiled) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [1, 16, 128])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("name", MORE)
+def test_every_length(name: str, dtype: str, heads: int) -> None:
+    kernels = Kernels(spec_of(name, dtype), SM100)
+    for place, seq_k in enumerate((0, 1, 63, 127, 128, 129, 255, 257, 640)):
+        seq_q = (1, 3, 16, 5)[place % 4]
+        call = random_call(kernels.spec, seq_q, seq_k, heads, seed=place + 1, batch=1 + place % 2)
+        check(kernels, call, seed=place + 1, late=place % 3)
+    assert len(kernels.compiled) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dims", "heads"), [((512, 512), 16), ((288, 256), 20), ((448, 384), 5), ((536, 512), 64)])
+def test_other_head_dimensions(dims: tuple[int, int], heads: int) -> None:
+    """Without columns that are no values, and with fewer than fill a part; heads that do not divide a tile."""
+    kernels = Kernels(spec_of("causal", dims=dims), SM100)
+    for place, (seq_q, seq_k) in enumerate([(3, 200), (70, 65)]):
+        check(kernels, random_call(kernels.spec, seq_q, seq_k, heads, seed=place + 1), seed=place, late=1 + place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [16, 128])
+def test_packed_sequences(heads: int) -> None:
+    """Sequences of 0, 1 and more queries beside each other, rows of the next one full of NaN."""
+    spec = attn_dsl.parse(PACKED, name="packed")
+    kernels = Kernels(spec, SM100)
+    lengths_q, lengths_k = [3, 0, 1, 9], [70, 5, 0, 129]
+    given = {
+        f"cu_{side}": torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32)
+        for side, lengths in (("q", lengths_q), ("k", lengths_k))
+    }
+    extents = {"batch": 4, "total_q": 15, "total_k": 210, "heads": heads}
+    inputs = random_inputs(spec, extents, seed=3, given=given)
+    tensors = dict(inputs.tensors)
+    tensors["k"][sum(lengths_k) :] = math.nan
+    check(kernels, bind(spec, (), tensors, False), seed=3, late=2)
+
+
+def test_keys_are_loaded_once() -> None:
+    """Bytes of a decode step: queries and keys, of 128 heads too, whose rows are two thread blocks'."""
+    spec = spec_of("full")
+    for heads, seq_q in ((64, 1), (16, 4), (128, 1)):
+        call = random_call(spec, seq_q, 640, heads, seed=heads, batch=1)
+        (report,) = check(Kernels(spec, SM100), call, seed=heads, late=2)
+        moved = report.engines["tma_load"]
+        assert moved == sum(call.tensors[name].numel() * 2 for name in ("q", "k"))
+
+
+def test_rows_whose_maximum_rises_are_rescaled() -> None:
+    """Scores far apart: references move by more than the threshold, rows beside them by less."""
+    spec = spec_of("causal")
+    call = random_call(spec, 4, 400, 16, seed=9)
+    call = replace(call, tensors={**call.tensors, "k": call.tensors["k"] * 8})
+    check(Kernels(spec, SM100), call, seed=9, late=1)
+
+
+def test_what_a_plan_holds_to() -> None:
+    spec = spec_of("causal")
+    plan = plan_of(spec, 16)
+    assert sm100.broken(plan) == ()
+    assert (plan.tile_q, plan.pack, plan.cluster, plan.threads) == (64, 16, 1, 384)
+    assert plan.shared_bytes <= 232_448
+    assert [(name, first, count) for name, first, count in plan.tmem_map][-1] == ("o0", 256, 256)
+    wide = plan_of(spec, 128)
+    assert (wide.tile_q, wide.pack, wide.cluster) == (128, 128, 2)
+    assert {edge.name: edge.count for edge in wide.edges}["kv_empty"] == 2
+    assert {group: plan_of(spec, group).pack for group in (1, 5, 24, 48, 256)} == {1: 1, 5: 1, 24: 8, 48: 16, 256: 128}
+    for changes, code, text in (
+        ({"dim": 584}, "E290", "the nearest is 576"),
+        ({"dim_v": 448}, "E290", "the nearest is 512"),
+        ({"dim": 640}, "E290", "the nearest is 576"),
+        ({"tile_k": 128}, "E291", "the nearest is 64"),
+        ({"tile_q": 128}, "E291", "the nearest is 64"),
+        ({"cluster": 2, "tile_q": 128}, "E291", "the nearest is 128"),
+        ({"pack": 24}, "E291", "the nearest is 16"),
+        ({"stages": 3}, "E291", "the nearest is 2"),
+        ({"registers_correction": 160}, "E293", "a multiprocessor has 65,536"),
+        ({"registers_consumer": 56}, "E293", "needs about 64 registers"),
+    ):
+        problems = sm100.broken(replace(plan, **changes))
+        assert code in [problem.code for problem in problems], (changes, problems)
+        assert any(text in f"{problem.message} {problem.hint}" for problem in problems), (changes, problems)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("pack gqa on\naxis heads = 20", "'pack gqa on' with 20 query heads for one of k and v"),
+        ("schedule { tile_k = 128 }", "a schedule cannot set tile_k where v is a part of k"),
+        ("schedule { order = head_major }", "there is no order 'head_major'"),
+    ],
+)
+def test_what_a_spec_may_not_ask(more: str, message: str) -> None:
+    with pytest.raises(attn_dsl.UnsupportedError) as caught:
+        attn_dsl.compile(attn_dsl.parse(HEAD.format(dtype="bf16", dim=576, dim_v=512) + more), target="sm100")
+    assert caught.value.code == "E281"
+    assert f"target 'sm100': {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ((584, 512), "dim is 584; rows of k that hold those of v have multiples of 8 elements, at most 576"),
+        ((576, 448), "dim_v is 448; rows of v in those of k have multiples of 128 elements, at most 512"),
+        ((576, 384), "rows of k have 192 elements after those of v; there are at most 64"),
+    ],
+)
+def test_head_dimensions_it_does_not_have(dims: tuple[int, int], message: str) -> None:
+    with pytest.raises(attn_dsl.UnsupportedError) as caught:
+        attn_dsl.compile(spec_of("full", dims=dims), target="sm100")
+    assert caught.value.code == "E281"
+    assert message in str(caught.value)
+
+
+def test_only_leading_columns_of_long_rows_get_it() -> None:
+    """Narrow heads keep the plan that loads V; a view that begins elsewhere is no part of both products."""
+    narrow = attn_dsl.parse(HEAD.format(dtype="bf16", dim=192, dim_v=128))
+    assert not isinstance(sm100.select(narrow, ShapeClass(192, 128)), MlaPlan)
+    behind = HEAD.format(dtype="bf16", dim=576, dim_v=512).replace("0..512", "64..576")
+    with pytest.raises(attn_dsl.UnsupportedError, match="dim is 576"):
+        attn_dsl.compile(attn_dsl.parse(behind), target="sm100")
+
+
+@pytest.mark.parametrize(("name", "group"), [("causal", 16), pytest.param("softcap", 128, marks=pytest.mark.slow)])
+def test_a_kernel_compiles(name: str, group: int) -> None:
+    """Nothing spilled, registers within the plan."""
+    spec = spec_of(name)
+    call = random_call(spec, 1, 64, group, seed=1)
+    plan = sm100.select(spec, shape_class(call, SM100))
+    try:
+        found = gates.compiled(plan)
+    except attn_dsl.UnsupportedError as missing:
+        if "nvdisasm" not in str(missing):
+            raise
+        pytest.skip(missing.diagnostics[0].message)
+    assert found.broken(plan) == []
