@@ -21,9 +21,11 @@ examples:
   attn-dsl compile window.attn
   attn-dsl compile window.attn --target sm90 --shape dim=128,heads=32,kv_heads=8
   attn-dsl compile window.attn --target sm100,sm90 --out window.bundle
+  attn-dsl compile window.attn --out window.bundle --tensor-param window_tokens
 
 Head dimensions nobody gives: one kernel each for 64 and 128. Without heads and kv_heads the kernels are those that
-work with any number of either; with them, also those whose heads share tiles. Parameters come as numbers.
+work with any number of either; with them, also those whose heads share tiles. Without page_size pages of every size
+are copied row by row. Parameters come as numbers, those of --tensor-param as tensors too.
 A bundle is loaded by attn_dsl.load_bundle("window.bundle")."""
 
 
@@ -40,6 +42,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="write a bundle there: new, empty, or a bundle to replace")
     values.add_shape(parser)
+    values.add_tensor_params(parser)
     values.add_constants(parser)
     parser.add_argument("--dtype", choices=tuple(OPERAND_DTYPES), help="of q, k, v and o, instead of the file's")
     parser.add_argument(
@@ -58,22 +61,36 @@ def execute(options: argparse.Namespace) -> int:
     if options.dtype is not None:
         specs = [with_dtype(spec, OPERAND_DTYPES[options.dtype]) for spec in specs]
     extents = values.extents(options.shape)
+    named = [values.tensor_params(spec, options.tensor_param) for spec in specs]
     targets = list(dict.fromkeys(name.strip() for name in options.target.split(",") if name.strip()))
     started = time.monotonic()
     with Progress("loading torch") as line:
         from ..runtime.bundle import write_bundle
+        from ..runtime.kernels import tensor_argument
         from ..runtime.precompile import jobs_of, precompile
+
+        tensors = [[tensor_argument(*each) for each in of_spec] for of_spec in named]
 
         def progress(done: int, total: int) -> None:
             line.step(f"{done} of {plural(total, 'kernel')} compiled")
 
         if options.out is None:
-            jobs = [job for spec in specs for job in jobs_of(spec, targets, extents)]
+            jobs = [
+                job
+                for spec, given in zip(specs, tensors, strict=True)
+                for job in jobs_of(spec, targets, extents, given)
+            ]
             artifacts = precompile(jobs, [None] * len(jobs), processes=options.jobs, progress=progress)
         else:
             try:
                 artifacts = write_bundle(
-                    specs[0], targets, Path(options.out), extents, processes=options.jobs, progress=progress
+                    specs[0],
+                    targets,
+                    Path(options.out),
+                    extents,
+                    tensors=tensors[0],
+                    processes=options.jobs,
+                    progress=progress,
                 )
             except OSError as error:
                 raise FileError.say(f"cannot write {options.out}: {error.strerror or error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Iterable
 
 from ..diagnostics import did_you_mean
@@ -13,6 +14,7 @@ from .console import UsageError
 
 Number = int | float
 _I64 = 2**63
+_TENSOR_PARAM = re.compile(r"(\w+)(?:\[(\w+)\])?(?::(\w+))?")
 
 
 def add_constants(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +45,17 @@ def add_tensors(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=FILE",
         help="a tensor from a .npy or .pt file instead of a generated one; repeatable",
+    )
+
+
+def add_tensor_params(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tensor-param",
+        action="append",
+        default=[],
+        metavar="NAME[AXIS]:DTYPE",
+        help="also compile for calls in which a parameter is a tensor: of one element (NAME), or along its axis "
+        "(NAME[AXIS]), of i32 or f32 unless DTYPE says i64, f64, f16 or bf16; repeatable",
     )
 
 
@@ -113,6 +126,23 @@ def extents(text: Iterable[str]) -> dict[str, int]:
         if extent is None or extent < 0:
             raise UsageError.say(f"--shape {name}={value}: '{value}' is no whole number of at least 0")
         found[name] = extent
+    return found
+
+
+def tensor_params(spec: AttentionSpec, items: Iterable[str]) -> list[tuple[Param, str | None, str | None]]:
+    """`--tensor-param` of this spec: the parameter, the axis and the dtype that are named."""
+    known = {param.name: param for param in spec.params}
+    found = []
+    for item in items:
+        written = _TENSOR_PARAM.fullmatch(item.strip())
+        if written is None:
+            raise UsageError.say(f"--tensor-param {item}: expected NAME, NAME[AXIS] or one of them with :DTYPE")
+        name, axis, dtype = written.groups()
+        if name not in known:
+            raise UsageError.say(
+                f"--tensor-param {item}: '{spec.name}' has no parameter '{name}'", did_you_mean(name, known)
+            )
+        found.append((known[name], axis, dtype))
     return found
 
 

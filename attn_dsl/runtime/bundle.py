@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from attn_dsl.lowering.forward import ShapeClass
+from attn_dsl.lowering.forward import ParamArgument, ShapeClass
 
 from .._version import __version__
 from ..diagnostics import UnsupportedError
@@ -61,12 +61,13 @@ def write_bundle(
     folder: Path,
     extents: Mapping[str, int] | None = None,
     *,
+    tensors: Sequence[ParamArgument] = (),
     processes: int = 0,
     progress: Progress | None = None,
 ) -> list[Artifact]:
     """Compiles `spec` for `targets` and puts the bundle at `folder`, whole or not at all; needs no GPU.
 
-    `folder` is new, empty, or a bundle, which is replaced. `extents` as `jobs_of` takes them.
+    `folder` is new, empty, or a bundle, which is replaced. `extents` and `tensors` as `jobs_of` takes them.
 
     Raises:
         UnsupportedError, PlanError: as `attn_dsl.compile` and a first call; without a C compiler (E323).
@@ -77,7 +78,7 @@ def write_bundle(
         raise UnsupportedError.of("E323", message, hint="install gcc or clang, or set CC to a compiler")
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / INDEX).exists())):
         raise FileExistsError(f"{folder} exists and is no bundle")
-    jobs = jobs_of(spec, targets, dict(extents or {}))
+    jobs = jobs_of(spec, targets, dict(extents or {}), tensors)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
         made = Path(temporary) / "bundle"
@@ -142,12 +143,13 @@ def load_bundle(folder: Path, target: str | None = None) -> CompiledAttention:
     shapes = {shape: name for of, shape, name in bundle.kernels if of == chosen}
 
     def kernel(shape: ShapeClass) -> Kernel:
-        general = replace(shape, pack=1)  # every number of heads
-        name = shapes.get(shape) or shapes.get(general)
+        general = replace(shape, pack=1)  # every number of heads; without a page size, pages of every size
+        serving = (shape, general, replace(shape, page_size=0), replace(general, page_size=0))
+        name = next((shapes[each] for each in serving if each in shapes), None)
         if name is None:
             has = "; ".join(sorted(_words(known) for known in shapes))
             message = f"{folder} has no kernel for {_words(shape)}; it has {has}"
-            raise UnsupportedError.of("E322", message, hint=_WRITE_AGAIN + " --shape AXIS=EXTENT")
+            raise UnsupportedError.of("E322", message, hint=f"write it with `attn-dsl compile {_options(shape)}`")
         try:
             artifact = Artifact.open(folder / name)
             return Kernel(artifact.info.signature, artifact.load(), artifact)
@@ -217,7 +219,21 @@ def _platform() -> str:
     return f"{sys.platform}-{platform.machine()}"
 
 
+def _options(shape: ShapeClass) -> str:
+    """Options of `attn-dsl compile` with which a bundle gets the kernel of a shape class."""
+    given = [f"--shape dim={shape.dim}" + (f",dim_v={shape.dim_v}" if shape.dim_v != shape.dim else "")]
+    for param in shape.params:
+        if param.form != "number":
+            axis = f"[{param.per}]" if param.form == "axis_tensor" else ""
+            given.append(f"--tensor-param {param.name}{axis}:{param.dtype}")
+    return " ".join(given)
+
+
 def _words(shape: ShapeClass) -> str:
-    forms = [f"{param.name} as {param.form.replace('_', ' ')}" for param in shape.params if param.form != "number"]
+    forms = [
+        f"{param.name} as {param.form.replace('_', ' ')} of {param.dtype}"
+        for param in shape.params
+        if param.form != "number"
+    ]
     shared = [f"{shape.pack} query heads a tile"] if shape.pack > 1 else []
     return ", ".join([f"dim {shape.dim}, dim_v {shape.dim_v}", *shared, *forms])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attn_dsl.lowering.forward import ForwardPlan, ParamArgument, ShapeClass, sm90, sm100
 
-from ..diagnostics import Diagnostic, UnsupportedError
+from ..diagnostics import CallError, Diagnostic, UnsupportedError
 from ..expr import INT
 from ..spec.model import AttentionSpec, Param
 from .artifact import Artifact
@@ -284,6 +284,22 @@ def param_argument(param: Param, value: Value) -> ParamArgument:
         form = "axis_tensor" if value.dim() else "scalar_tensor"
         dtype = _PARAM_DTYPES.get(value.dtype) or spelling(value.dtype)
     return ParamArgument(param.name, is_int, param.per, form, dtype, param.low, param.high)
+
+
+def tensor_argument(param: Param, axis: str | None = None, dtype: str | None = None) -> ParamArgument:
+    """As `param_argument`, of a tensor: of one element, or one along `axis`; of i32 or f32 unless `dtype` is given.
+
+    Raises CallError (E274) for an axis or a dtype that the parameter cannot have.
+    """
+    is_int = param.type is INT
+    known = ("i32", "i64") if is_int else ("f32", "f64", "f16", "bf16")
+    if axis is not None and axis != param.per:
+        has = "one value" if param.per is None else f"a value for each element of '{param.per}'"
+        raise CallError.of("E274", f"parameter '{param.name}' along '{axis}': it has {has}")
+    if dtype is not None and dtype not in known:
+        raise CallError.of("E274", f"parameter '{param.name}' in {dtype}: a tensor of it is {', '.join(known)}")
+    form = "scalar_tensor" if axis is None else "axis_tensor"
+    return ParamArgument(param.name, is_int, param.per, form, dtype or known[0], param.low, param.high)
 
 
 def check_here(target: KernelTarget, device: torch.device) -> KernelTarget:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attn_dsl.lowering.forward import ForwardPlan, ShapeClass
+from attn_dsl.lowering.forward import ForwardPlan, ParamArgument, ShapeClass
 
 from ..diagnostics import UnsupportedError
 from ..spec.model import AttentionSpec
 from .artifact import Artifact
-from .kernels import KERNEL_TARGETS, artifact_of, param_argument
+from .kernels import KERNEL_TARGETS, KernelTarget, artifact_of, param_argument
 
 DEFAULT_DIMS = (64, 128)  # head dimensions of specs that fix none
 Progress = Callable[[int, int], None]  # (kernels that are there, kernels in all)
@@ -30,11 +30,14 @@ class Job:
     plan: ForwardPlan
 
 
-def jobs_of(spec: AttentionSpec, targets: Sequence[str], extents: dict[str, int]) -> list[Job]:
-    """The kernels that calls with head dimensions and heads of `extents` need; parameters come as numbers.
+def jobs_of(
+    spec: AttentionSpec, targets: Sequence[str], extents: dict[str, int], tensors: Sequence[ParamArgument] = ()
+) -> list[Job]:
+    """The kernels that calls with head dimensions, heads and pages of `extents` need.
 
     Head dimensions that neither the spec nor `extents` fixes are those of DEFAULT_DIMS. Without `heads` and `kv_heads`
-    the kernels are those that work with any number of either.
+    the kernels are those that work with any number of either, without `page_size` those for every size. Parameters come
+    as numbers; with `tensors` there are also kernels for calls in which those come as tensors.
 
     Raises UnsupportedError and PlanError as `attn_dsl.compile` and a first call do.
     """
@@ -42,7 +45,9 @@ def jobs_of(spec: AttentionSpec, targets: Sequence[str], extents: dict[str, int]
 
     fixed = dict(spec.fixed_axes) | extents
     dims = (fixed["dim"],) if "dim" in fixed else DEFAULT_DIMS
-    params = tuple(param_argument(param, 0 if param.default is None else param.default) for param in spec.params)
+    numbers = tuple(param_argument(param, 0 if param.default is None else param.default) for param in spec.params)
+    by_name = {argument.name: argument for argument in tensors}
+    forms = dict.fromkeys((numbers, tuple(by_name.get(argument.name, argument) for argument in numbers)))
     found = []
     for name in targets:
         compile_for(spec, name)
@@ -55,10 +60,20 @@ def jobs_of(spec: AttentionSpec, targets: Sequence[str], extents: dict[str, int]
             packs.add(target.pack_of(spec, fixed["heads"] // fixed[spec.kv_heads_axis]))
         for dim in dims:
             dim_v = fixed.get("dim_v", dim) if spec.dim_v_axis == "dim_v" else dim
-            for pack in sorted(packs):
-                shape = ShapeClass(dim, dim_v, params, pack)
+            shapes = [ShapeClass(dim, dim_v, params, pack) for pack in sorted(packs) for params in forms]
+            for shape in (each for general in shapes for each in _with_pages(spec, target, general, fixed)):
                 found.append(Job(name, shape, target.select(spec, shape)))
     return found
+
+
+def _with_pages(
+    spec: AttentionSpec, target: KernelTarget, shape: ShapeClass, fixed: Mapping[str, int]
+) -> list[ShapeClass]:
+    """`shape`, whose kernel copies pages row by row, and the one that copies whole pages of the size that is fixed."""
+    if spec.paging is None or target.page_size_of is None or "page_size" not in fixed:
+        return [shape]
+    size = target.page_size_of(spec, shape, fixed["page_size"])
+    return [shape, replace(shape, page_size=size)] if size else [shape]
 
 
 def precompile(

@@ -58,6 +58,13 @@ def test_shapes_choose_kernels(run, write, jobs):
     assert jobs[2:] == [("sm90", 32, 32, 1)]
 
 
+def test_parameters_as_tensors(run, write, jobs):
+    name = write("window.attn", SPEC, operands=True)
+    options = ["--target", "sm90", "--shape", "dim=64", "--jobs", 1]
+    assert run("compile", name, *options, "--tensor-param", "window:i64").code == 0
+    assert len(jobs) == 2
+
+
 def test_a_bundle_and_its_json(run, write, jobs):
     name = write("window.attn", SPEC, operands=True)
     outcome = run("compile", name, "--target", "sm90", "--out", "out", "--jobs", 1, "--format", "json")
@@ -81,6 +88,9 @@ def test_bad_requests(run, write, jobs):
         (["compile", name, "--target", "reference"], 1, "error[E281]: target 'reference' has no kernels to compile"),
         (["compile", other, "--target", "sm90"], 1, "error[E281]: target 'sm90' cannot do f32 q, k, v"),
         (["compile", name, "--shape", "dim=12"], 1, "error[E290]: dim is 12"),
+        (["compile", name, "--tensor-param", "w"], 2, "error[E283]: --tensor-param w: 'window' has no parameter 'w'"),
+        (["compile", name, "--tensor-param", "window=3"], 2, "error[E283]: --tensor-param window=3: expected NAME"),
+        (["compile", name, "--tensor-param", "window:f32"], 2, "error[E274]: parameter 'window' in f32"),
         (["compile", name, "--jobs", "0"], 2, "error[E283]: argument --jobs: '0' is no integer of at least 1"),
         (["cache", "burn"], 2, "error[E283]: argument action: invalid choice: 'burn'"),
     ]

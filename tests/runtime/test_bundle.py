@@ -17,12 +17,14 @@ pytest.importorskip("tvm_ffi")
 from small_artifacts import fill
 
 import attn_dsl
-from attn_dsl import UnsupportedError
+from attn_dsl import CallError, UnsupportedError
 from attn_dsl.lowering.forward import ShapeClass
 from attn_dsl.runtime import bundle as module
 from attn_dsl.runtime import kernels, random_inputs, write_bundle
 from attn_dsl.runtime.bundle import INDEX, SUMS, read_bundle
+from attn_dsl.runtime.kernels import tensor_argument
 from attn_dsl.runtime.plain import from_plain, to_plain
+from attn_dsl.runtime.precompile import jobs_of
 from attn_dsl.spec import plan_key
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -34,6 +36,15 @@ param window: int in 1.. = 4096
 mask = 0 <= q_pos - kv_idx < window
 """
 SPEC = attn_dsl.parse(TEXT, name="window", dim=64)
+PAGED = """
+q: bf16[batch, seq_q, heads, dim]
+k, v: bf16[pages, page_size, kv_heads, dim]
+table: i32[batch, max_pages]
+used: i32[batch]
+lengths k { used = used }
+paged { table = table }
+mask = kv_idx <= q_pos
+"""
 
 
 def without_compiling(jobs, folders, **_):
@@ -178,9 +189,47 @@ def test_a_call_of_another_shape_class_is_refused(written, monkeypatch):
     with pytest.raises(UnsupportedError) as caught:
         compiled(**values, window=torch.tensor(3, dtype=torch.int32))
     assert caught.value.code == "E322"
-    assert "no kernel for dim 64, dim_v 64, 2 query heads a tile, window as scalar tensor; it has dim 64, dim_v 64" in (
-        str(caught.value)
-    )
+    lacks = "dim 64, dim_v 64, 2 query heads a tile, window as scalar tensor of i32"
+    assert f"no kernel for {lacks}; it has dim 64, dim_v 64" in str(caught.value)
+    assert "`attn-dsl compile --shape dim=64 --tensor-param window:i32`" in str(caught.value)
+
+
+def test_parameters_as_tensors(tmp_path, monkeypatch):
+    """Kernels for numbers, and for all that are named at once as tensors."""
+    monkeypatch.setattr(module, "precompile", without_compiling)
+    monkeypatch.setattr(kernels, "check_here", lambda target, device: target)
+    spec = attn_dsl.parse(TEXT + "param gain: float[heads] = 1.0\nscore = gain * score", name="tensors", dim=64)
+    window, gain = spec.params
+    write_bundle(spec, ["sm90"], tmp_path / "out", tensors=[tensor_argument(window), tensor_argument(gain, "heads")])
+    compiled = attn_dsl.load_bundle(tmp_path / "out", target="sm90")
+    sizes = {"batch": 1, "seq_q": 4, "seq_k": 4, "heads": 2, "kv_heads": 1}
+    values = random_inputs(compiled.spec, sizes).tensors
+    of_tensors = {"window": torch.tensor(3, dtype=torch.int32), "gain": torch.rand(2)}
+    found = [compiled.warmup(**values), compiled.warmup(**values, window=7), compiled.warmup(**values, **of_tensors)]
+    assert found[0].artifact.folder == found[1].artifact.folder != found[2].artifact.folder
+    for wrong in ({"window": of_tensors["window"]}, of_tensors | {"window": torch.tensor(3)}):
+        with pytest.raises(UnsupportedError, match=r"(?s)E322.*--tensor-param window:i"):
+            compiled.warmup(**values, **wrong)
+    for arguments, message in (
+        ((window, None, "f32"), "parameter 'window' in f32: a tensor of it is i32, i64"),
+        ((window, "heads", None), "parameter 'window' along 'heads': it has one value"),
+        ((gain, "batch", None), "parameter 'gain' along 'batch': it has a value for each element of 'heads'"),
+    ):
+        with pytest.raises(CallError, match="E274") as caught:
+            tensor_argument(*arguments)
+        assert message in str(caught.value)
+
+
+def test_pages(tmp_path, monkeypatch):
+    """The kernel that copies row by row serves pages of every size; the size that is named has one of its own."""
+    monkeypatch.setattr(module, "precompile", without_compiling)
+    spec = attn_dsl.parse(PAGED, name="paged", dim=128)
+    assert [job.shape.page_size for job in jobs_of(spec, ["sm90"], {})] == [0]
+    assert [job.shape.page_size for job in jobs_of(spec, ["sm90"], {"page_size": 7})] == [0]
+    write_bundle(spec, ["sm90"], tmp_path / "out", {"page_size": 128})
+    backend = attn_dsl.load_bundle(tmp_path / "out", target="sm90").backend
+    found = {size: backend.kernel(ShapeClass(128, 128, page_size=size)).artifact.folder for size in (0, 128, 256)}
+    assert found[0] == found[256] != found[128]
 
 
 def test_the_working_directory_may_change_before_the_first_call(written, monkeypatch):

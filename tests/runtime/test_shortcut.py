@@ -73,11 +73,12 @@ def test_numbers_and_names(longer):
             ((q, k, v, slopes), {"gain": 2.0, "window": 3}),
             ((q, k, v), {"slopes": slopes, "window": 7}),
             ((), {**named, "window": 7}),
+            ((), {"q": q, "v": v, "k": k, "slopes": slopes, "window": 7}),
             ((q, k, v, slopes), {}),
         ):
             expected = exact(*args, **more)
             assert all(torch.equal(compiled(*args, **more), expected) for _ in range(4))
-        assert len(longer) == 2 + 6 * 2
+        assert len(longer) == 2 + 7 * 2
         for wrong in ({"window": 0}, {"window": 2.0}, {"window": True}, {"window": None}, {"windows": 3}):
             with pytest.raises(CallError):
                 compiled(q, k, v, slopes, **wrong)
