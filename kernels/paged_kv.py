@@ -24,6 +24,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from attn_dsl.kernels.common.launch import tma_copy
 from attn_dsl.kernels.named_barrier import WARP
+from attn_dsl.lowering.forward import ForwardPlan
 from attn_dsl.lowering.forward.paging import MAX_BOX_ROWS, SWIZZLE_ROWS, box_rows, makes_boxes
 
 CHUNK_BYTES = 16  # of one copy of one lane
@@ -106,6 +107,30 @@ class PagedBoxes:
     def count(self) -> int:
         """Boxes of a tile."""
         return self.rows // self.box
+
+
+@dataclass(frozen=True, eq=False)
+class Pages:
+    """The pages of one sequence."""
+
+    numbers: Any  # cute.Tensor i32, in order
+    size: Any  # rows, as a divisor
+    slots: Any  # Int32: of all its pages
+
+
+def pages_of(plan: ForwardPlan, arguments: Any, b: Any, size: Any, slots: Any) -> Pages:
+    """The pages of sequence `b`; `slots` is what a row of the table, or all lists together, have room for."""
+    paging = plan.paging
+    assert paging is not None
+    if paging.table is not None:
+        return Pages(arguments.lengths(paging.table)[b, None], size, slots)
+    starts = arguments.lengths(paging.indptr)
+    most = slots // size.divisor
+    inside = cutlass.min(b, Int32(starts.shape[0]) - 2)  # what lies behind the last sequence has no pages
+    first = cutlass.max(cutlass.min(starts[inside], most), Int32(0))
+    stop = cutlass.max(cutlass.min(starts[inside + 1], most), first)
+    numbers = cute.domain_offset(first, arguments.lengths(paging.indices))
+    return Pages(numbers, size, (stop - first) * size.divisor)
 
 
 def empty_entries(count: int) -> cute.Tensor:

@@ -31,6 +31,7 @@ class Signature:
     shared: int  # bytes of shared memory of one block
     stages: int  # tiles of K, and of V, in flight
     blocks: int  # that share a multiprocessor
+    tile_blocks: int  # that work on one tile together
 
     @staticmethod
     def of(plan: ForwardPlan, arch: str) -> Signature:
@@ -53,6 +54,7 @@ class Signature:
             shared=plan.shared_bytes,
             stages=plan.stages,
             blocks=plan.blocks,
+            tile_blocks=plan.tile_blocks,
         )
 
     @staticmethod
@@ -77,14 +79,16 @@ class Signature:
             shared=0,
             stages=0,
             blocks=0,
+            tile_blocks=1,
         )
 
     def grid(self, extents: Mapping[str, int]) -> tuple[int, int, int]:
-        """Thread blocks of a launch with axes of `extents`: one for each tile of queries of the heads that share it."""
+        """Thread blocks of a launch with axes of `extents`: one for each tile of queries of the heads that share it, or
+        as many as share the work of a tile, along the last axis."""
         heads, batch = extents["heads"] // self.pack, extents["batch"]
         if self.packed_q:  # places that are counted without reading where sequences begin
-            return (extents["total_q"] * self.pack // self.tile_q + batch + 1) * heads, 1, 1
-        return -(-extents["seq_q"] * self.pack // self.tile_q) * heads * batch, 1, 1
+            return (extents["total_q"] * self.pack // self.tile_q + batch + 1) * heads, 1, self.tile_blocks
+        return -(-extents["seq_q"] * self.pack // self.tile_q) * heads * batch, 1, self.tile_blocks
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""

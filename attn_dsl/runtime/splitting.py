@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -36,7 +37,7 @@ def splits_of(call: Call, signature: Signature) -> int:
         return int(hint)
     if signature.packed_q or call.extents["seq_q"] * signature.pack > signature.tile_q:
         return 1
-    blocks, _, _ = signature.grid(call.extents)
+    blocks = math.prod(signature.grid(call.extents))
     at_once = _processors(call.device) * signature.blocks
     return splits(blocks, -(-slots_of(call, signature) // signature.tile_k), at_once)
 

@@ -29,6 +29,7 @@ from attn_dsl.kernels.common.lengths import (
 )
 from attn_dsl.kernels.common.scheduler import Order
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP, forward_barriers
+from attn_dsl.kernels.paged_kv import pages_of
 from attn_dsl.kernels.sm90.clear import clear_outputs
 from attn_dsl.kernels.sm90.consume import consume_tiles
 from attn_dsl.kernels.sm90.epilogue import (
@@ -40,7 +41,7 @@ from attn_dsl.kernels.sm90.epilogue import (
     store_partial,
 )
 from attn_dsl.kernels.sm90.load import LOADERS, load_queries, load_tiles, packing
-from attn_dsl.kernels.sm90.pages import RowsRing, boxes_of_pools, by_rows, load_boxes, load_rows, pages_of
+from attn_dsl.kernels.sm90.pages import RowsRing, boxes_of_pools, by_rows, load_boxes, load_rows
 from attn_dsl.kernels.sm90.widen import WidenedRing, load_widened, narrow_tiles
 from attn_dsl.lowering.forward import ForwardPlan, Lengths
 from attn_dsl.lowering.forward.rules import ROWS

@@ -172,6 +172,11 @@ class ForwardPlan:
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
+    def tile_blocks(self) -> int:
+        """Thread blocks that work on one tile together: a cluster."""
+        return 1
+
+    @property
     def threads(self) -> int:
         """Threads of one block: a warpgroup for the producer, then the consumers."""
         return WARPGROUP * (1 + self.consumers)

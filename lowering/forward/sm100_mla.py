@@ -8,6 +8,7 @@ from math import gcd
 
 from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.lowering.forward.fields import choices, in_stages, number_of
+from attn_dsl.lowering.forward.paging import makes_boxes
 from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, arguments, shared_memory, sizes
 from attn_dsl.lowering.forward.sm100_mla_plan import HALVES, KEYS, PART, ROWS, TILES, MlaPlan
 from attn_dsl.lowering.forward.sm100_plan import Sm100Plan
@@ -15,6 +16,7 @@ from attn_dsl.lowering.forward.sm100_rules import arch, barriers, registers, sof
 from attn_dsl.spec.model import AttentionSpec
 
 Problem = tuple[str, str]  # a message and a hint
+WAY_OUT = "target='reference' runs every spec"
 HONOURED = ("order", "exp2_share")  # keys of a schedule
 CLUSTERS = (1, 2)  # thread blocks that share keys
 PACKS = tuple(pack for pack in range(1, ROWS + 1) if ROWS % pack == 0)  # heads of one thread block
@@ -40,6 +42,20 @@ def pack_of(group: int) -> int:
     return 2 * ROWS if group % (2 * ROWS) == 0 else gcd(group, ROWS)
 
 
+def _cluster(pack: int) -> int:
+    """Thread blocks whose rows are `pack` heads of their queries."""
+    return 2 if pack == 2 * ROWS else 1
+
+
+def page_problem(pack: int, page_size: int) -> Problem | None:
+    """Why keys cannot come in pages of `page_size` rows."""
+    rows = KEYS // _cluster(pack)
+    if makes_boxes(rows, page_size):
+        return None
+    message = f"pages have {page_size} rows; where v is a part of k they are copied in boxes of 8 rows and more"
+    return message, f"the nearest is {max(8, round(page_size / 8) * 8)}"
+
+
 def cannot_pack(spec: AttentionSpec, group: int) -> Iterator[Problem]:
     """Why `group` query heads of a K/V head cannot share a tile, if the spec asks for it."""
     if spec.pack_gqa == "on" and pack_of(group) != group:
@@ -49,11 +65,8 @@ def cannot_pack(spec: AttentionSpec, group: int) -> Iterator[Problem]:
 
 def problems_of(spec: AttentionSpec) -> Iterator[Problem]:
     """What `spec` asks for that the plan cannot do."""
-    if spec.paging is not None:
-        yield (
-            "v is a part of k of more than 256 elements, and k lies in pages; keys of such a spec lie in one tensor",
-            "target='reference' runs every spec",
-        )
+    if spec.paging is not None and spec.lengths_k.left_pad is not None:
+        yield "pages are copied in boxes where v is a part of k, which rows to skip in front would cut", WAY_OUT
     for axis in ("dim", spec.dim_v_axis):
         extent = spec.fixed(axis)
         if extent is not None and (wrong := _extent(axis == "dim", extent)):
@@ -86,7 +99,7 @@ def _padded(rest: int) -> int:
 
 def plan_of(plan: Sm100Plan) -> MlaPlan:
     """`plan`, with what this plan decides in its own way."""
-    cluster = 2 if plan.pack == 2 * ROWS else 1
+    cluster = _cluster(plan.pack)
     values = {field.name: getattr(plan, field.name) for field in fields(Sm100Plan)}
     values |= {
         "tile_q": cluster * ROWS,
@@ -135,6 +148,8 @@ def _tiles(plan: MlaPlan) -> Iterator[Diagnostic]:
         yield from number_of("tile_q", plan.tile_q, (plan.cluster * ROWS,), says, "E291")
         says = "whole queries fill the rows of a tile" if plan.cluster == 1 else "a query fills the rows of a cluster"
         yield from number_of("pack", plan.pack, (2 * ROWS,) if plan.cluster == 2 else PACKS, says, "E291")
+    if plan.paging is not None and (wrong := page_problem(plan.pack, plan.page_size)):
+        yield Diagnostic("E291", f"page_size is {plan.page_size}; {wrong[0]}", hint=wrong[1])
     for name, value, only, says in (
         ("query_tiles", plan.query_tiles, 1, f"a thread block has one tile of {ROWS} rows"),
         ("consumers", plan.consumers, 1, "one warpgroup has all rows"),

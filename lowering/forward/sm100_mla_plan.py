@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attn_dsl.lowering.forward.paging import box_rows
 from attn_dsl.lowering.forward.plan import BARRIER_BYTES, ELEMENT_BYTES, SHARED_ALIGNMENT, WARPGROUP
 from attn_dsl.lowering.forward.sm100_plan import SLOTS, STATISTICS, WARP, Edge, Sm100Plan, commit, copy, each
 
@@ -42,6 +43,10 @@ class MlaPlan(Sm100Plan):
     of a box of K. Heads come in packs that divide the rows of a tile, so all rows go by TMA."""
 
     cluster: int  # thread blocks that share keys, of which each loads its part for all
+
+    @property
+    def tile_blocks(self) -> int:
+        return self.cluster
 
     @property
     def by_tma(self) -> bool:
@@ -75,6 +80,20 @@ class MlaPlan(Sm100Plan):
     def half_columns(self) -> int:
         """Columns of a half of O."""
         return self.dim_v_padded // HALVES
+
+    @property
+    def clears(self) -> bool:
+        return super().clears or self.paging is not None
+
+    @property
+    def rows_loaded(self) -> int:
+        """Keys of a tile that one thread block of the cluster loads."""
+        return self.tile_k // self.cluster
+
+    @property
+    def key_box(self) -> int:
+        """Rows of the boxes in which keys come: parts of pages, where they lie in pages."""
+        return box_rows(self.rows_loaded, self.page_size) if self.page_size else self.rows_loaded
 
     @property
     def thread_keys(self) -> int:

@@ -12,6 +12,7 @@ O, at the end, from where Q begins. Tensor memory: two slots of scores, two of w
 its columns.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import cutlass
@@ -24,6 +25,7 @@ from attn_dsl.kernels.common.leaves import Scope
 from attn_dsl.kernels.common.lengths import blocks, of_keys, of_lse, of_queries, order_of, sequences, work_of_block
 from attn_dsl.kernels.mma_sm100_desc import start_address
 from attn_dsl.kernels.pack_gqa import Packing
+from attn_dsl.kernels.paged_kv import pages_of
 from attn_dsl.kernels.sm100.forward.barriers import Barriers
 from attn_dsl.kernels.sm100.mla.correction import correct_tiles, store_tile
 from attn_dsl.kernels.sm100.mla.load import load_tiles
@@ -83,25 +85,27 @@ class MlaForward:
         q_layout = tile_layout(element, ROWS, plan.dim_padded)
         k_layout = tile_layout(element, plan.tile_k, plan.dim_padded)
         v_layout = tile_layout(element, plan.tile_k, plan.half_columns)
-        box_layout = tile_layout(element, plan.tile_k // plan.cluster, PART)
+        box_layout = tile_layout(element, plan.key_box, PART)
         o_layout = tile_layout(o_element, ROWS, plan.dim_v_padded)
         load, store = cpasync.CopyBulkTensorTileG2SOp(), cpasync.CopyBulkTensorTileS2GOp()
         share = cpasync.CopyBulkTensorTileG2SMulticastOp() if const_expr(plan.cluster > 1) else load
         rows = Packing(plan.box_heads, ROWS).box
         q_atom, q_tensor = cpasync.make_tiled_tma_atom(load, mQ, q_layout, (rows, plan.dim_padded))
-        k_atom, k_tensor = cpasync.make_tiled_tma_atom(share, mK, box_layout, (plan.tile_k // plan.cluster, PART))
+        k_atom, k_tensor = cpasync.make_tiled_tma_atom(share, mK, box_layout, (plan.key_box, PART))
         o_atom, o_tensor = None, None
         if const_expr(plan.stores_boxes):
             o_atom, o_tensor = cpasync.make_tiled_tma_atom(store, mO, o_layout, (rows, plan.dim_v_padded))
         heads, slots_q = mQ.shape[0]
         batch = sequences(plan, split_arguments(plan, arguments[2:]), mQ.shape[2])
         splits = mLSE.shape[3] if const_expr(plan.partial) else 1
+        page = cute.fast_divmod_create_divisor_v2(mK.shape[0]) if const_expr(plan.paging is not None) else None
         self.kernel(
             (q_atom, k_atom, o_atom),
             (q_tensor, k_tensor, o_tensor),
             (q_layout, box_layout, o_layout),
             (mQ, mO, mLSE),
             arguments,
+            page,
             batch,
             heads // mK.shape[2],
             operands(plan, element, q_layout, k_layout, v_layout),
@@ -122,6 +126,7 @@ class MlaForward:
         layouts: Values,
         plain: Values,
         arguments: Values,
+        page: Any,
         batch: Int32,
         group: Int32,
         products: cutlass.Constexpr,
@@ -164,16 +169,22 @@ class MlaForward:
             mO, mLSE = mO[None, None, None, part], mLSE[None, None, None, part]
             if const_expr(o_tensor is not None):
                 o_tensor = o_tensor[None, None, None, part]
-        kv_head = work.head // group
+        kv_head, pages = work.head // group, None
+        if const_expr(plan.paging is not None):
+            pages = pages_of(plan, known, work.b, page, slots_k)
+            work = replace(work, k=replace(work.k, count=cutlass.min(work.k.count, pages.slots - work.k.first)))
+            keys = tensors[1][None, None, kv_head, None]
+        else:
+            keys = of_keys(plan, tensors[1], work.k, kv_head, work.b)
         scope = Scope(plan, known, work.b, work.head, kv_head, work.q.count, work.k.count, work.q.packed, work.k.packed)
         boxes = (
             of_queries(plan, tensors[0], work.q, work.b),
-            of_keys(plan, tensors[1], work.k, kv_head, work.b),
+            keys,
             None if const_expr(o_tensor is None) else of_queries(plan, o_tensor, work.q, work.b),
         )
         own = (of_queries(plan, mO, work.q, work.b), of_lse(plan, mLSE, work.q, work.b))
         rank = cute.arch.block_idx()[2] if const_expr(plan.cluster > 1) else Int32(0)
-        fixed = (work, scope, barriers, rank, products, atoms, boxes, own, (*shared, statistics, memory), warp)
+        fixed = (work, scope, barriers, pages, rank, products, atoms, boxes, own, (*shared, statistics, memory), warp)
         if const_expr(not plan.q_ends_early):
             self.attend(*fixed)
         elif (work.first_row >= 0) & (work.first_row < work.q.slots):
@@ -199,6 +210,7 @@ class MlaForward:
         work: cutlass.Constexpr,
         scope: cutlass.Constexpr,
         barriers: cutlass.Constexpr,
+        pages: cutlass.Constexpr,
         rank: Int32,
         products: cutlass.Constexpr,
         atoms: Values,
@@ -225,19 +237,19 @@ class MlaForward:
                 starts = (start_address(q_tile.iterator.toint()), start_address(sK.iterator.toint()))
                 multiply_tiles(work, scope, barriers, products, rank, memory.toint(), starts)
             elif warp == first["load"]:
-                load_tiles(work, scope, barriers, rank, atoms[:2], boxes[:2], (q_tile, ring, sK))
+                load_tiles(work, scope, barriers, pages, rank, atoms[:2], boxes[:2], (q_tile, ring, sK))
             elif warp == first["epilogue"]:
                 if const_expr(plan.stores_boxes):
                     store_tile(work, barriers, rank, atoms[2], boxes[2], sO)
 
 
 def tiles_of(plan: MlaPlan, tiles: Any, layouts: Any, o_element: Any) -> tuple[Any, Any, Any, Any]:
-    """Q, the ring in boxes (rows, columns, thread blocks, parts) and in parts (rows, columns, parts), and O."""
+    """Q, the ring in boxes (rows, columns, boxes, parts) and in parts (rows, columns, parts), and O."""
     element = ELEMENTS[plan.dtype]
     q_layout, box_layout, o_layout = layouts
     start = tiles + ROWS * plan.dim_padded
     parts = cute.make_layout(plan.stages * plan.key_parts, stride=plan.part_elements)
-    each = cute.make_layout(plan.cluster, stride=plan.tile_k // plan.cluster * PART)
+    each = cute.make_layout(plan.tile_k // plan.key_box, stride=plan.key_box * PART)
     boxes = cute.append(cute.append(box_layout.outer, each), parts)
     part_layout = tile_layout(element, plan.tile_k, PART)
     whole = cute.append(part_layout.outer, parts)
