@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from math import gcd
 
-from attn_dsl.diagnostics import Diagnostic
+from attn_dsl.diagnostics import Diagnostic, UnsupportedError
 from attn_dsl.lowering.forward.fields import choices, in_stages, number_of
 from attn_dsl.lowering.forward.paging import makes_boxes
+from attn_dsl.lowering.forward.plan import ShapeClass
 from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, arguments, shared_memory, sizes
 from attn_dsl.lowering.forward.sm100_mla_plan import HALVES, KEYS, PART, ROWS, TILES, MlaPlan
 from attn_dsl.lowering.forward.sm100_plan import Sm100Plan
@@ -54,6 +55,13 @@ def page_problem(pack: int, page_size: int) -> Problem | None:
         return None
     message = f"pages have {page_size} rows; where v is a part of k they are copied in boxes of 8 rows and more"
     return message, f"the nearest is {max(8, round(page_size / 8) * 8)}"
+
+
+def page_size_of(shape: ShapeClass, page_size: int) -> int:
+    """`page_size`, which such a kernel is compiled for. Raises UnsupportedError (E281) if no boxes are made of it."""
+    if wrong := page_problem(shape.pack, page_size):
+        raise UnsupportedError.of("E281", f"target 'sm100': {wrong[0]}", hint=wrong[1])
+    return page_size
 
 
 def cannot_pack(spec: AttentionSpec, group: int) -> Iterator[Problem]:
