@@ -5,9 +5,13 @@ and every finding an error (tests/support/kernel_matrix.py says when a launch is
 `-` where a spec fixes another head dimension. Below the table: what failed, and what the target refuses, with the
 reason.
 
-    python benchmarks/sm100_gallery.py [--target sm90] [--columns bf16:64,f16:128] [--lengths 4] [--json FILE] [SPEC]
+    python benchmarks/sm100_gallery.py [--target sm90] [--columns bf16:64,f16:128] [--lengths 4] [SPEC]
+    python benchmarks/sm100_gallery.py --jobs 16 --minutes 9 --kept FILE
+    python benchmarks/sm100_gallery.py --table --kept FILE [FILE]
 
-Columns are run one after the other. With `--json` results are kept in FILE, and cells that are in it are not run again.
+Cells come in an order shuffled by a fixed seed, so what a time limit leaves is an even sample. With `--kept` results
+are appended to FILE, a line of JSON each, and cells that are in it are not run again; `--table` prints what several
+such files hold.
 """
 
 from __future__ import annotations
@@ -15,12 +19,15 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import random
 import resource
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -50,19 +57,23 @@ class Result:
 
 @dataclass
 class Results:
-    """By cell; kept in a file."""
+    """By cell. Kept in the first of `paths`, read from all."""
 
-    path: Path | None
+    paths: list[Path]
     found: dict[str, Result] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.path is not None and self.path.exists():
-            self.found = {cell: Result(**values) for cell, values in json.loads(self.path.read_text()).items()}
+        for path in self.paths:
+            for line in path.read_text().splitlines() if path.exists() else ():
+                kept = json.loads(line)
+                cell = kept.pop("cell")
+                self.found[cell] = Result(**kept)
 
     def keep(self, cell: Cell, result: Result) -> None:
         self.found[str(cell)] = result
-        if self.path is not None:
-            self.path.write_text(json.dumps({name: vars(value) for name, value in self.found.items()}, indent=1))
+        if self.paths:
+            with self.paths[0].open("a") as file:
+                file.write(json.dumps({"cell": str(cell), **vars(result)}) + "\n")
 
 
 def lengths_of(cell: Cell, count: int) -> list[tuple[int, tuple[int, int]]]:
@@ -87,24 +98,62 @@ def measure(cell: Cell, target: str, sender: Connection, seconds: int, count: in
     except attn_dsl.UnsupportedError as refusal:
         result.refused = refusal.diagnostics[0].message
     except attn_dsl.AttnDslError as error:
-        result.refused = error.diagnostics[0].message
+        result.wrong = result.wrong or str(error)
     sender.send(vars(result))
 
 
-def run(cell: Cell, target: str, seconds: int, count: int) -> Result:
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=measure, args=(cell, target, sender, seconds, count))
-    process.start()
-    sender.close()
-    try:
-        result = Result(**receiver.recv())
-    except EOFError:
-        process.join()
-        in_time = process.exitcode not in (-signal.SIGXCPU, -signal.SIGKILL)
-        result = Result(wrong="ended without a result" if in_time else f"not done in {seconds} s of processor time")
-    process.join()
-    return result
+class Pool:
+    """Measures cells, several at a time, each in a process of its own."""
+
+    def __init__(self, target: str, seconds: int, count: int) -> None:
+        self._fixed = (target, seconds, count)
+        self._running: dict[Connection, tuple[Cell, BaseProcess]] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, cell: Cell) -> None:
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        target, seconds, count = self._fixed
+        process = context.Process(target=measure, args=(cell, target, sender, seconds, count))
+        process.start()
+        sender.close()
+        self._running[receiver] = cell, process
+
+    def done(self, seconds: float) -> Iterator[tuple[Cell, Result]]:
+        """What ends within `seconds`, as soon as there is anything."""
+        for receiver in wait(list(self._running), seconds):
+            assert isinstance(receiver, Connection)
+            cell, process = self._running.pop(receiver)
+            try:
+                result = Result(**receiver.recv())
+            except EOFError:
+                process.join()
+                late = process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL)
+                limit = f"not done in {self._fixed[1]} s of processor time"
+                result = Result(wrong=limit if late else "ended without a result")
+            process.join()
+            receiver.close()
+            yield cell, result
+
+    def stop(self) -> None:
+        for _, process in self._running.values():
+            process.terminate()
+            process.join()
+
+
+def sweep(chosen: list[Cell], results: Results, pool: Pool, jobs: int, until: float) -> None:
+    """Measures what is not kept yet. Cells that are under way at `until` (time.monotonic) are given up."""
+    rest = [cell for cell in chosen if str(cell) not in results.found]
+    random.Random(4).shuffle(rest)
+    while (rest or len(pool)) and time.monotonic() < until:
+        while rest and len(pool) < jobs:
+            pool.start(rest.pop())
+        for cell, result in pool.done(until - time.monotonic()):
+            results.keep(cell, result)
+            print(f"{cell}: {result.refused or result.wrong or 'ok'}", file=sys.stderr, flush=True)
+    pool.stop()
 
 
 def table(chosen: list[Cell], results: Results, columns: list[tuple[str, int]]) -> Iterator[str]:
@@ -143,8 +192,10 @@ def main() -> int:
     every = ",".join(f"{dtype}:{dim}" for dim in matrix.DIMS for dtype in matrix.DTYPES)
     parser.add_argument("--columns", default=every, help="dtypes and head dimensions")
     parser.add_argument("--lengths", type=int, default=len(matrix.LENGTHS), help="launches of a cell")
-    parser.add_argument("--json", type=Path, help="keeps results, and goes on where they end")
+    parser.add_argument("--kept", type=Path, nargs="+", default=[], help="files of results; new ones go into the first")
     parser.add_argument("--seconds", type=int, default=300, help="processor time of a cell")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
+    parser.add_argument("--minutes", type=float, default=1e4, help="time for all")
     parser.add_argument("--table", action="store_true", help="runs nothing, prints the table of what is kept")
     options = parser.parse_args()
     columns = [(dtype, int(dim)) for dtype, _, dim in (name.partition(":") for name in options.columns.split(","))]
@@ -154,13 +205,10 @@ def main() -> int:
         for cell in matrix.cells()
         if cell.spec in wanted and ((cell.dtype, cell.dim) in columns or cell.dim not in matrix.DIMS)
     ]
-    results = Results(options.json)
-    order = {column: place for place, column in enumerate(columns)}
-    for cell in sorted(chosen, key=lambda cell: order.get((cell.dtype, cell.dim), 0)) if not options.table else ():
-        if str(cell) not in results.found:
-            result = run(cell, options.target, options.seconds, options.lengths)
-            results.keep(cell, result)
-            print(f"{cell}: {result.refused or result.wrong or 'ok'}", file=sys.stderr, flush=True)
+    results = Results(options.kept)
+    if not options.table:
+        pool = Pool(options.target, options.seconds, options.lengths)
+        sweep(chosen, results, pool, options.jobs, time.monotonic() + 60 * options.minutes)
     print("\n".join(table(chosen, results, columns)))
     return int(any(result.wrong for result in results.found.values()))
 

@@ -48,7 +48,7 @@ def _record(mask: str, seq_q: int, seq_k: int, heads: int, dim: int) -> Callable
         call = bind(spec, (), {**tensors, **inputs.params}, False)
         o = torch.zeros(1, seq_q, heads, dim, dtype=torch.bfloat16)
         lse = torch.zeros(1, heads, seq_q)
-        with emulator.device("sm_100a", record=True) as gpu:
+        with emulator.device("sm_100a", strict=True, record=True) as gpu:
             Kernels(spec, SM100).launch(call, o, lse)
         return gpu.launches[-1]
 

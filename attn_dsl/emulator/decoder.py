@@ -19,7 +19,7 @@ from .slots import assign
 from .syntax import TYPE_BITS, Block, Entry, Instruction, Label, Memory, Module, Name, Variable
 
 TARGETS = {"sm_90": 90, "sm_90a": 90, "sm_100": 100, "sm_100a": 100, "sm_100f": 100}
-VERSIONS = ((8, 0), (9, 3))  # PTX ISA versions, inclusive
+VERSIONS = ((8, 0), (9, 4))  # PTX ISA versions, inclusive
 _REG_BITS = "REGBITS"
 _WIDEST = 256  # bits of one access
 

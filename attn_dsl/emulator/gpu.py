@@ -46,6 +46,7 @@ class Options:
     threads: int = 0  # of the host; 0: one per core
     budget: int = BUDGET  # warp-instructions of one cluster; 0: no limit
     exact: bool = False  # MMAs, ex2 and rcp give the bits of an H200
+    strict: bool = False  # tensor memory is handed on as PTX prescribes
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,7 @@ class Device:
             seed=self.options.seed,
             budget=self.options.budget,
             exact=self.options.exact,
+            strict=self.options.strict,
         )
         memory = self._memory.live()
         self._memory.check_pointers(name, bytes(params), memory)
@@ -267,6 +269,7 @@ def device(
     threads: int = 0,
     budget: int = BUDGET,
     exact: bool = False,
+    strict: bool = False,
     record: bool = False,
 ) -> Iterator[Device]:
     """Open a virtual GPU: inside, CuTe DSL functions compile for it and run on CPU tensors.
@@ -280,6 +283,9 @@ def device(
         budget: warp-instructions of one cluster before a launch is given up; 0 for no limit.
         exact: wgmma, ex2 and rcp give the bits of an H200, tcgen05.mma those of the published model; else sums are in
             f32 and functions rounded from double, which is faster.
+        strict: where tensor memory goes from one thread to another, the waits and fences of PTX's canonical patterns
+            must be there (wait::ld and wait::st, then tcgen05.fence::before_thread_sync; after_thread_sync); a register
+            dependence on tcgen05.ld is no wait. flash-attn-4 does without.
         record: keep every launch in `gpu.launches` for replay, with its tensors.
 
     Raises:
@@ -301,7 +307,7 @@ def device(
             raise EmulatorError.of(
                 "E313", f"an {_active.arch} device is open already", hint="close it before opening another"
             )
-        gpu = _active = Device(arch, Options(findings, seed, late, threads, budget, exact), record=record)
+        gpu = _active = Device(arch, Options(findings, seed, late, threads, budget, exact, strict), record=record)
     try:
         with connected(gpu) as library, patched(gpu, library):
             yield gpu

@@ -58,6 +58,7 @@ class _Options(ctypes.Structure):
         ("block", ctypes.c_uint32 * 3),
         ("cluster", ctypes.c_uint32 * 3),
         *((name, ctypes.c_uint32) for name in ("dyn_smem", "checks", "collect", "late", "threads", "exact", "trace")),
+        ("strict", ctypes.c_uint32),
         ("seed", ctypes.c_uint64),
         ("budget", ctypes.c_uint64),
         ("only", ctypes.POINTER(ctypes.c_uint64)),
@@ -128,7 +129,8 @@ class LaunchConfig:
     ``threads`` 0 is one per core; ``seed`` 0 is round-robin; ``budget`` in warp-instructions of one cluster, 0: none;
     ``exact``: MMAs, ex2 and rcp give the bits of the hardware (slower), else sums are in f32;
     ``trace`` records which instruction used which mbarrier; ``path`` what every warp executed (`WarpPath`);
-    ``only``: the clusters to run, as positions in the grid; none: all of them.
+    ``only``: the clusters to run, as positions in the grid; none: all of them;
+    ``strict``: tensor memory is handed from thread to thread as PTX prescribes (see `device`).
     """
 
     grid: tuple[int, int, int]
@@ -145,6 +147,7 @@ class LaunchConfig:
     trace: bool = False
     path: bool = False
     only: tuple[int, ...] = ()
+    strict: bool = False
 
     def check(self) -> None:
         """Raise E312 if a mode has a value there is none for."""
@@ -356,6 +359,7 @@ class Program:
             config.threads,
             config.exact,
             config.trace,
+            config.strict,
             config.seed,
             config.budget,
             (ctypes.c_uint64 * len(config.only))(*config.only) if config.only else None,

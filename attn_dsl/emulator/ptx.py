@@ -41,6 +41,7 @@ class Kernel:
         threads: int = 0,
         budget: int = BUDGET,
         exact: bool = False,
+        strict: bool = False,
     ) -> LaunchReport:
         """Run the kernel to its end.
 
@@ -55,6 +56,7 @@ class Kernel:
             threads: of the host; 0 is one per core.
             budget: warp-instructions of one cluster, 0 for no limit.
             exact: MMAs, ex2 and rcp give the bits of the hardware (see `device`), slower.
+            strict: tensor memory is handed from thread to thread as PTX prescribes (see `device`).
 
         Raises:
             EmulatorError: E312 if the launch is impossible.
@@ -74,6 +76,7 @@ class Kernel:
             seed=seed,
             budget=budget,
             exact=exact,
+            strict=strict,
         )
         report = self._loaded.run(config, pack_arguments(self.program, args), allocations(args))
         if findings == "error":

@@ -49,7 +49,7 @@ class TileShape:
 TABLE = (TileShape(192, WIDE, 2), TileShape(256, 256, 1))
 # Registers per thread of softmax, of correction, and of the warps that load, multiply and store; with two query tiles,
 # also where correction copies Q and O row by row; with one.
-TWO_TILES, TWO_TILES_BY_ROWS, ONE_TILE = (184, 80, 64), (176, 88, 72), (240, 136, 128)
+TWO_TILES, TWO_TILES_BY_ROWS, ONE_TILE = (184, 80, 64), (176, 96, 64), (240, 136, 128)
 
 
 def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:

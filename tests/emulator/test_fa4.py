@@ -6,6 +6,8 @@ is listed here with the reason; anything else found, or any of it not found, fai
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -128,3 +130,20 @@ def test_a_dependent_launch_without_its_wait(monkeypatch: pytest.MonkeyPatch):
         fa4.run_backward(case, given, out, lse, torch.ones_like(out))
     assert {finding.kind for finding in gpu.findings} == {"grid-order"}
     assert {"FlashAttentionBackwa" in finding.kernel for finding in gpu.findings} == {True}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_strict_launch_finds():
+    """flash-attn-4's forward has no tcgen05.fence and no tcgen05.wait::ld: it hands tensor memory from thread to thread
+    by mbarriers alone and takes a register dependence for the end of a load, which PTX says it is not (PTX ISA,
+    "Register dependencies, same thread")."""
+    case = next(case for case in fa4.cases("sm_100a") if case.name == "causal")
+    with fa4.device(case.arch, findings="collect", strict=True) as gpu:
+        fa4.run(case, fa4.inputs(case))
+    assert {finding.kind for finding in gpu.findings} == {"tcgen05-order"}
+    without = {re.search(r"no (tcgen05.fence::\w+)", finding.text) for finding in gpu.findings}
+    assert {match and match[1] for match in without} == {
+        "tcgen05.fence::before_thread_sync",  # probabilities, before the products that read them
+        "tcgen05.fence::after_thread_sync",  # scores and outputs, after the products that wrote them
+        None,  # scores are overwritten though no wait::ld says that they have been read
+    }

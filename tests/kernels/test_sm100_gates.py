@@ -91,3 +91,21 @@ def test_loops_and_registers_of_machine_code() -> None:
     assert loop.classes()["BRA"] == 3
     assert sass.stretches(code) == [sass.Stretch(limit=64, used=56, instructions=12)]
     assert sass.local_memory(code) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "registers"),
+    [
+        ("STS.128 [R93+0x4000], R16", 94),  # the address is one register
+        ("STS.128 [R9], R92", 96),
+        ("LDG.E.128 R4, desc[UR4][R94.64+0x10]", 96),
+        ("FFMA2 R12, R16.F32x2.HI_LO, 0.5, -R95.reuse.F32", 96),  # one factor for both
+        ("FFMA2 R12, R94.F32x2.HI_LO, R8.F32, R10.F32x2.HI_LO", 96),
+        ("MUFU.EX2 R95, R3", 96),
+        ("LDTM.x32 R64, tmem[UR4]", 96),
+        ("IMAD.WIDE.U32 R94, R3, 0x10, R8", 96),
+        ("BRA `(.L_x_2)", 0),
+    ],
+)
+def test_registers_of_an_instruction(text: str, registers: int) -> None:
+    assert sass.Instruction(text.split()[0], text, False, None).registers == registers

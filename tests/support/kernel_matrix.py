@@ -122,7 +122,7 @@ def launch(kernels: Kernels, cell: Cell, lengths: tuple[int, int], seed: int, la
     o_exact, lse_exact = reference.attention(spec, call.tensors, call.params, precision="float64")
     o = torch.full(o_exact.shape, math.nan, dtype=TORCH[DTYPES[cell.dtype]])
     lse = torch.full(lse_exact.shape, math.nan)
-    with emulator.device(kernels.target.arch, findings="collect", late=late, seed=seed) as gpu:
+    with emulator.device(kernels.target.arch, findings="collect", late=late, seed=seed, strict=True) as gpu:
         kernels.launch(call, o, lse)
     if gpu.findings:
         return f"finding {gpu.findings[0]}"

@@ -20,6 +20,9 @@ _INSTRUCTION = re.compile(
 )
 _LABEL = re.compile(r"^\s*(?P<label>\.L_x_\d+):")
 _TARGET = re.compile(r"`\((?P<label>\.L_x_\d+)\)")
+_REGISTER = re.compile(r"\bR(?P<number>\d+)\b(?:\.reuse)?(?P<type>\.64|\.F32x2|\.F32)?")
+_ADDRESS = re.compile(r"\[[^\]]*\]")
+PACKED = ("FADD2", "FMUL2", "FFMA2")  # two numbers in neighbouring registers; `.F32` operands are one for both
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,21 @@ class Instruction:
 
     @property
     def registers(self) -> int:
-        """One more than the largest register it names, with those behind it that a wide operand takes."""
-        named = [int(found) for found in re.findall(r"\bR(\d+)\b", self.text)]
+        """One more than the largest register it touches: an operand may be several, an address is one or two."""
         wide = re.search(r"\.x(\d+)\b", self.opcode)  # of tensor memory
-        width = int(wide[1]) if wide else 4 if ".128" in self.opcode else 2 if self.opcode.endswith("2") else 1
-        return max(named) + width if named else 0
+        name, *modifiers = self.opcode.split(".")
+        pair = name in PACKED or {"64", "WIDE"} & set(modifiers)
+        width = int(wide[1]) if wide else 4 if "128" in modifiers else 2 if pair else 1
+        data = [
+            int(found["number"]) + (1 if found["type"] == ".F32" else width)
+            for found in _REGISTER.finditer(_ADDRESS.sub("", self.text))
+        ]
+        addresses = [
+            int(found["number"]) + (2 if found["type"] == ".64" else 1)
+            for address in _ADDRESS.findall(self.text)
+            for found in _REGISTER.finditer(address)
+        ]
+        return max([0, *data, *addresses])
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,8 @@ static void touch(EmuWarp *w, const EmuInstr *in, int32_t slot, int write)
     EmuPending p = c->pending[slot];
     if (p.queue == EMU_Q_TLD) {
         while (c->head[EMU_Q_TLD] && c->head[EMU_Q_TLD]->clock <= p.clock) run_head(w, EMU_Q_TLD);
-        emu_queue_seen(w, EMU_Q_TLD, p.clock);
+        /* the value is there; only wait::ld says that the read is done, too (PTX ISA, "Register dependencies") */
+        if (!w->launch->strict) emu_queue_seen(w, EMU_Q_TLD, p.clock);
     } else {
         emu_find(w, in, EMU_FIND_WGMMA_ORDER,
                  "%s a register that a wgmma still in flight uses; wgmma.wait_group must come first",

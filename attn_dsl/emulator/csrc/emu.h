@@ -4,7 +4,10 @@
  * asynchronous queues of a warp (its MMAs, its TMEM stores, ...) and mbarriers. Work that signals an mbarrier itself
  * (TMA loads) is done under the epoch (mbarrier, phase + 1): who waits for that phase has seen it. Vector clocks belong
  * to a cluster; a shadow word per 4 bytes of shared memory and per (column, 16 lanes) of TMEM keeps the last write and
- * the reads since. A second vector clock per warp (avc) holds what a proxy fence has made visible to the async proxy. */
+ * the reads since. A second vector clock per warp (avc) holds what a proxy fence has made visible to the async proxy,
+ * and a third one (tvc) what its asynchronous tcgen05 instructions come after: the first clock itself, unless the launch
+ * is strict. Then tcgen05.fence::after_thread_sync takes over what the warp has synchronised with, and before_thread_sync
+ * makes what it has waited for part of what it publishes. */
 #ifndef EMU_H
 #define EMU_H
 #include <stddef.h>
@@ -104,6 +107,8 @@ struct EmuWarp {
     uint32_t group_count[EMU_N_QUEUES]; /* groups committed */
     uint32_t *group_clock[EMU_N_QUEUES]; /* queue clock at the end of each of the last 64 groups (ring) */
     uint32_t *vc, *avc;   /* vector clocks: seen, and seen through a proxy fence */
+    uint32_t *tvc;        /* seen by asynchronous tcgen05 instructions; vc itself unless the launch is strict */
+    uint32_t *relaxed_vc; /* of a strict launch: what relaxed waits have seen, which tcgen05.fence may take over */
     uint64_t counts[EMU_N_CLASSES];
     uint64_t engines[EMU_N_ENGINES]; /* EMU_E_* */
     struct EmuWarpCore *core; /* splits, scheduling: core only */
@@ -142,6 +147,7 @@ struct EmuLaunch { /* read-only for engines except through functions */
     uint8_t *params;
     int checks; /* findings on */
     int late;   /* complete asynchronous work as late as legal, poison until then */
+    int strict; /* tcgen05.fence and wait::ld are needed between threads */
     int exact;  /* MMA arithmetic as tensor cores do it, bit by bit (aligned.h); else f32 */
     struct EmuLaunchCore *core;
 };
@@ -237,6 +243,7 @@ typedef struct EmuActor {
     EmuWarp *w;
     const EmuInstr *in;
     uint32_t epoch;
+    const uint32_t *vc;  /* what it comes after */
     uint8_t async_proxy; /* needs generic writes to have passed a proxy fence */
     uint8_t in_order;    /* accesses of the same agent are ordered among themselves */
     uint8_t atomic;      /* no race with an atomic access */
@@ -255,8 +262,11 @@ int emu_smem_write(const EmuActor *a, EmuCta *cta, uint32_t off, uint32_t size);
 int emu_tmem_read(const EmuActor *a, EmuCta *cta, uint32_t col, uint32_t n, uint32_t groups);
 int emu_tmem_write(const EmuActor *a, EmuCta *cta, uint32_t col, uint32_t n, uint32_t groups);
 
-/* The warp has waited for queue q up to `clock` (wait::st, wait_group, a read of a tcgen05.ld register). */
+/* The warp has waited for queue q up to `clock` (wait::ld, wait::st, wait_group). */
 void emu_queue_seen(EmuWarp *w, int q, uint32_t clock);
+/* tcgen05.fence (PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions"); `after` 0: before_thread_sync.
+ * tcgen05.commit does the latter, too. No-ops unless the launch is strict. */
+void emu_tcgen05_fence(EmuWarp *w, int after);
 /* Registers of an asynchronous instruction: mark pending until `clock` of queue q (q is EMU_Q_TLD or EMU_Q_WGMMA). */
 void emu_reg_pending(EmuWarp *w, int32_t reg, uint32_t n, int q, uint32_t clock);
 /* End of a wgmma group: registers of entries up to `clock` are ordinary again (valid in all lanes). */

@@ -34,6 +34,7 @@ typedef struct EmuOptions {
     uint32_t threads;  /* worker threads; 0: one per core */
     uint32_t exact;    /* MMA arithmetic as tensor cores do it, bit by bit */
     uint32_t trace;    /* record which instruction used which mbarrier */
+    uint32_t strict_tcgen05; /* TMEM accesses of different threads need tcgen05.fence, and tcgen05.ld needs wait::ld */
     uint64_t seed;     /* 0: round-robin schedule, else random */
     uint64_t budget;   /* warp-instructions per launch; 0: no limit */
     const uint64_t *only; /* clusters to run, linear, n_only of them; NULL: the whole grid */

@@ -76,6 +76,8 @@ int emu_cluster_init(EmuCluster *c, EmuLaunch *l)
             w->pvalid = xalloc(prog->n_preds * 4 + 4);
             w->vc = xalloc(cc->cap_agents * 4);
             w->avc = xalloc(cc->cap_agents * 4);
+            w->tvc = l->strict ? xalloc(cc->cap_agents * 4) : w->vc;
+            w->relaxed_vc = l->strict ? xalloc(cc->cap_agents * 4) : NULL;
             w->core = xalloc(sizeof(EmuWarpCore));
             w->core->fence_vc = xalloc(cc->cap_agents * 4);
             w->core->fence_avc = xalloc(cc->cap_agents * 4);
@@ -155,6 +157,8 @@ void emu_cluster_start(EmuCluster *c, uint64_t linear)
             memset(w->group_count, 0, sizeof(w->group_count));
             memset(w->vc, 0, cc->cap_agents * 4);
             memset(w->avc, 0, cc->cap_agents * 4);
+            memset(w->tvc, 0, cc->cap_agents * 4);
+            if (l->strict) memset(w->relaxed_vc, 0, cc->cap_agents * 4);
             memset(w->core->fence_vc, 0, cc->cap_agents * 4);
             memset(w->core->fence_avc, 0, cc->cap_agents * 4);
             w->core->init_agent = w->core->init_clock = w->core->atomic_agent = 0;
@@ -210,10 +214,12 @@ void emu_cluster_finish(EmuCluster *c)
 void emu_cluster_free(EmuCluster *c)
 {
     EmuClusterCore *cc = c->core;
+    const EmuLaunch *l = c->launch;
     for (uint32_t r = 0; r < c->n_ctas; r++) {
         EmuCta *t = &c->ctas[r];
         for (uint32_t i = 0; i < t->n_warps; i++) {
             EmuWarp *w = &t->warps[i];
+            if (l->strict) free(w->tvc), free(w->relaxed_vc);
             free(w->regs), free(w->rstate), free(w->preds), free(w->pvalid), free(w->vc), free(w->avc);
             free(w->core->fence_vc), free(w->core->fence_avc), free(w->core->pending), free(w->core->pending_slots[0]), free(w->core->pending_slots[1]), free(w->core->local), free(w->core->steps);
             for (int q = 0; q < EMU_N_QUEUES; q++) free(w->group_clock[q]);
@@ -324,6 +330,7 @@ EMU_API int emu_launch(void *program, const EmuOptions *opt, const void *params,
                    .dyn_smem = opt->dyn_smem,
                    .checks = (int)opt->checks,
                    .late = (int)opt->late,
+                   .strict = opt->checks && opt->strict_tcgen05,
                    .exact = (int)opt->exact,
                    .core = &lc};
     memset(result, 0, sizeof(*result));

@@ -417,7 +417,10 @@ static int emu_h_mbar_try_wait(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         uint32_t done = b->phase != (parity & 1) || (resumed && off == (uint32_t)(s->object & 0xFFFFFF));
         if (done) {
             emu_trace_mbar(w, in, cta, b, 1);
-            if (!in->mod[2]) emu_acquire(w, b->vc, b->avc);
+            if (!in->mod[2])
+                emu_acquire(w, b->vc, b->avc);
+            else if (w->launch->strict)
+                emu_vc_join(w->cluster, w->relaxed_vc, b->vc);
         } else if (!waiting) {
             waiting = b;
             first_off = off;

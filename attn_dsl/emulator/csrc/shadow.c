@@ -76,7 +76,7 @@ void emu_acquire(EmuWarp *w, const uint32_t *vc, const uint32_t *avc)
 
 EmuActor emu_actor_warp(EmuWarp *w, const EmuInstr *in)
 {
-    return (EmuActor){.w = w, .in = in, .epoch = EMU_EPOCH(w->agent, w->vc[w->agent]), .in_order = 1};
+    return (EmuActor){.w = w, .in = in, .epoch = EMU_EPOCH(w->agent, w->vc[w->agent]), .vc = w->vc, .in_order = 1};
 }
 
 EmuActor emu_actor_atomic(EmuWarp *w, const EmuInstr *in)
@@ -87,7 +87,7 @@ EmuActor emu_actor_atomic(EmuWarp *w, const EmuInstr *in)
     }
     uint32_t agent = w->core->atomic_agent, clock = w->vc[w->agent];
     w->vc[agent] = clock;
-    return (EmuActor){.w = w, .in = in, .epoch = EMU_EPOCH(agent, clock), .in_order = 1, .atomic = 1};
+    return (EmuActor){.w = w, .in = in, .epoch = EMU_EPOCH(agent, clock), .vc = w->vc, .in_order = 1, .atomic = 1};
 }
 
 EmuActor emu_actor_queue(EmuWarp *w, const EmuInstr *in, int q)
@@ -102,6 +102,7 @@ EmuActor emu_actor_queue(EmuWarp *w, const EmuInstr *in, int q)
     return (EmuActor){.w = w,
                       .in = in,
                       .epoch = EMU_EPOCH(w->queue_agent[q], clock),
+                      .vc = w->vc,
                       .async_proxy = q == EMU_Q_MMA || q == EMU_Q_BULK || q == EMU_Q_WGMMA,
                       .in_order = q != EMU_Q_BULK};
 }
@@ -109,7 +110,7 @@ EmuActor emu_actor_queue(EmuWarp *w, const EmuInstr *in, int q)
 EmuActor emu_actor_mbar(EmuWarp *w, const EmuInstr *in, EmuCta *cta, uint32_t off)
 {
     EmuMbar *m = emu_mbar_at(cta, off);
-    EmuActor a = {.w = w, .in = in, .async_proxy = 1};
+    EmuActor a = {.w = w, .in = in, .vc = w->vc, .async_proxy = 1};
     if (!m) {
         emu_find(w, in, EMU_FIND_MBAR_INVALID, "the mbarrier at shared address 0x%x was not initialised", off);
         a.epoch = EMU_EPOCH(w->agent, w->vc[w->agent]);
@@ -125,7 +126,7 @@ int emu_ordered(const EmuActor *a, uint32_t epoch)
     uint32_t agent = EMU_EPOCH_AGENT(epoch), clock = EMU_EPOCH_CLOCK(epoch);
     if (agent == EMU_EPOCH_AGENT(a->epoch) && a->in_order) return 1;
     if (EMU_UNLIKELY(a->atomic) && a->w->cluster->core->agents[agent].kind == AGENT_ATOMIC) return 1;
-    return a->w->vc[agent] >= clock;
+    return a->vc[agent] >= clock;
 }
 
 /* ---- read sets --------------------------------------------------------------------------------------------------- */
@@ -170,7 +171,7 @@ static uint32_t set_add(const EmuActor *a, uint32_t old)
     if (old == 0 || old == a->epoch) return a->epoch;
     uint32_t agent = EMU_EPOCH_AGENT(a->epoch);
     if (!(old & SET_BIT)) {
-        if (EMU_EPOCH_AGENT(old) == agent || a->w->vc[EMU_EPOCH_AGENT(old)] >= EMU_EPOCH_CLOCK(old)) return a->epoch;
+        if (EMU_EPOCH_AGENT(old) == agent || a->vc[EMU_EPOCH_AGENT(old)] >= EMU_EPOCH_CLOCK(old)) return a->epoch;
     }
     if (old == cc->last_set_in && a->epoch == cc->last_set_epoch) return cc->last_set_out;
     uint32_t one[2] = {1, old};
@@ -185,7 +186,7 @@ static uint32_t set_add(const EmuActor *a, uint32_t old)
             cc->last_set_epoch = a->epoch;
             return cc->last_set_out = old;
         }
-        if (g == agent || a->w->vc[g] >= EMU_EPOCH_CLOCK(s[i])) continue;
+        if (g == agent || a->vc[g] >= EMU_EPOCH_CLOCK(s[i])) continue;
         d[1 + n++] = s[i];
     }
     uint32_t out = a->epoch;
@@ -245,14 +246,30 @@ static int race_kind(EmuCluster *c, uint32_t epoch, int tmem)
     return tmem ? EMU_FIND_TCGEN05_ORDER : plain;
 }
 
+/* In a strict launch: the fence that an unordered pair of TMEM accesses lacks, if there is all else. */
+static const char *missing_fence(const EmuActor *a, uint32_t other)
+{
+    const EmuCluster *c = a->w->cluster;
+    uint32_t id = EMU_EPOCH_AGENT(other), clock = EMU_EPOCH_CLOCK(other);
+    if (a->w->vc[id] >= clock || a->w->relaxed_vc[id] >= clock)
+        return "; its warp has synchronised with that, but executed no tcgen05.fence::after_thread_sync since";
+    const EmuAgentInfo *agent = &c->core->agents[id];
+    const EmuWarp *x = &c->ctas[agent->rank].warps[agent->warp];
+    int waited = agent->kind - 1 == EMU_Q_TST || agent->kind - 1 == EMU_Q_TLD;
+    if (waited && x->tvc[id] >= clock && x->vc[id] < clock)
+        return "; that warp has waited for it, but executed no tcgen05.fence::before_thread_sync since";
+    return NULL;
+}
+
 static int report_race(const EmuActor *a, const Place *p, uint32_t other, const char *mine, const char *theirs)
 {
     char who[160], me[160], where[96];
+    const char *fence = p->tmem && a->w->launch->strict ? missing_fence(a, other) : NULL;
     emu_agent_name(a->w->cluster, other, who, sizeof(who));
     emu_agent_name(a->w->cluster, a->epoch, me, sizeof(me));
     place_text(p, where, sizeof(where));
-    return emu_find(a->w, a->in, race_kind(a->w->cluster, other, p->tmem),
-                    "%s of %s by %s is not ordered after the %s by %s", mine, where, me, theirs, who);
+    return emu_find(a->w, a->in, fence ? EMU_FIND_TCGEN05_ORDER : race_kind(a->w->cluster, other, p->tmem),
+                    "%s of %s by %s is not ordered after the %s by %s%s", mine, where, me, theirs, who, fence ? fence : "");
 }
 
 static int check_write_seen(const EmuActor *a, const Place *p, uint32_t wr, const char *mine)
@@ -433,6 +450,9 @@ static int tmem_access(const EmuActor *a, EmuCta *cta, uint32_t col, uint32_t n,
     if (col >= 512) return EMU_NEXT;
     if (col + n > 512) n = 512 - col;
     int whole = (groups & 255) == 255;
+    EmuActor own = *a; /* what tensor memory is concerned, its own clock counts */
+    own.vc = a->w->tvc;
+    a = &own;
     for (uint32_t c = col; c < col + n; c++)
         for (uint32_t g = 0; g < 8;) {
             if (!(groups >> g & 1)) {
@@ -471,6 +491,26 @@ void emu_remote_access(EmuCta *cta, const EmuInstr *in, uint32_t epoch)
 
 void emu_queue_seen(EmuWarp *w, int q, uint32_t clock)
 {
-    uint32_t agent = w->queue_agent[q];
-    if (agent && w->vc[agent] < clock) w->vc[agent] = clock;
+    uint32_t agent = w->queue_agent[q], *vc = q == EMU_Q_TLD || q == EMU_Q_TST ? w->tvc : w->vc;
+    if (agent && vc[agent] < clock) vc[agent] = clock;
+}
+
+void emu_tcgen05_fence(EmuWarp *w, int after)
+{
+    if (!w->launch->strict) return;
+    EmuClusterCore *cc = w->cluster->core;
+    if (after) {
+        emu_vc_join(w->cluster, w->tvc, w->vc);
+        emu_vc_join(w->cluster, w->tvc, w->relaxed_vc);
+        return;
+    }
+    for (int q = EMU_Q_TST; q <= EMU_Q_TLD; q++) {
+        uint32_t agent = w->queue_agent[q];
+        if (agent && w->vc[agent] < w->tvc[agent]) w->vc[agent] = w->tvc[agent];
+    }
+    for (uint32_t i = 0; i < cc->n_agents; i++) { /* a relaxed arrival passes on the tcgen05 work before the fence alone */
+        int queue = cc->agents[i].kind - 1;
+        if (queue != EMU_Q_MMA && queue != EMU_Q_TST && queue != EMU_Q_TLD) continue;
+        if (w->core->fence_vc[i] < w->tvc[i]) w->core->fence_vc[i] = w->tvc[i];
+    }
 }

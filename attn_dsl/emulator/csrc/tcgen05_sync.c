@@ -26,6 +26,7 @@ static int emu_h_tcgen05_commit(EmuWarp *w, const EmuInstr *in, uint32_t exec)
     if ((exec & (exec - 1)) &&
         emu_find(w, in, EMU_FIND_UNELECTED, "tcgen05.commit by lanes %08x; every lane makes an arrival of its own", exec))
         return EMU_STOP;
+    emu_tcgen05_fence(w, 0);
     int multicast = in->mod[1] & EMU_BULK_MULTICAST;
     if (multicast) emu_src_check(w, in, in->op[1].reg, 1, exec, EMU_USE_MMA);
     for (uint32_t m = exec; m; m &= m - 1) {
@@ -44,11 +45,12 @@ static int emu_h_tcgen05_commit(EmuWarp *w, const EmuInstr *in, uint32_t exec)
     return EMU_NEXT;
 }
 
-/* tcgen05.fence orders the thread's tcgen05 work around an execution-ordering instruction. Happens-before here follows
- * the waits themselves (commit and mbarrier, wait::ld, wait::st), which imply it on hardware as flash-attn-4 relies on. */
+/* Without the strict option, happens-before follows the waits themselves (commit and mbarrier, wait::ld, wait::st): fences
+ * add nothing, as flash-attn-4 relies on. */
 static int emu_h_tcgen05_fence(EmuWarp *w, const EmuInstr *in, uint32_t exec)
 {
-    (void)w, (void)in, (void)exec;
+    (void)exec;
+    emu_tcgen05_fence(w, (int)in->mod[0]);
     return EMU_NEXT;
 }
 

@@ -110,6 +110,7 @@ static int emu_h_tcgen05_dealloc(EmuWarp *w, const EmuInstr *in, uint32_t exec)
         return emu_find(w, in, EMU_FIND_TMEM_ALLOC, "tcgen05.dealloc with cta_group::%u of columns allocated with cta_group::%u",
                         in->mod[0], owner & PAIR ? 2 : 1);
     /* Freeing is a write: everything that used the columns must have come before. */
+    emu_tcgen05_fence(w, 1); /* it is synchronous: what its thread has synchronised with, it comes after */
     EmuActor a = emu_actor_warp(w, in);
     if (emu_tmem_write(&a, cta, col, n, 0xFF)) return EMU_STOP;
     memset(cta->tmem_owner + col, 0, n);

@@ -55,7 +55,6 @@ def stage(
         rounded = cute.make_rmem_tensor(count, sO.element_type)
         if const_expr(visited):
             row = load_row(memory, first + column, count, count, thread)
-            cute.arch.fence_view_async_tmem_load()
             scaled(row, factor)
             if const_expr(plan.q_ends_early):
                 for element in cutlass.range_constexpr(count):
@@ -147,3 +146,6 @@ def correct_tiles(
         barriers.arrive("o_staged", place)
         if const_expr(not plan.stores_boxes):
             scatter_tile(work, barriers, mO, o_tiles[place], place, thread)
+    # outputs have been read before tensor memory is freed; until here, a dependence on their registers was enough
+    cute.arch.fence_view_async_tmem_load()
+    fence_before()

@@ -30,7 +30,6 @@ from attn_dsl.kernels.sm100.forward.load import load_tiles
 from attn_dsl.kernels.sm100.forward.mma import multiply_ahead, multiply_in_turns
 from attn_dsl.kernels.sm100.forward.softmax import softmax_tiles
 from attn_dsl.kernels.sm100.operands import operands
-from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before
 from attn_dsl.lowering.forward.plan import SHARED_ALIGNMENT
 from attn_dsl.lowering.forward.sm100_plan import COLUMNS, ROWS, SLOTS, STATISTICS, WARP, Sm100Plan
 
@@ -155,9 +154,7 @@ class Forward:
             for atom in atoms:
                 if const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
-        fence_before()
         cute.arch.sync_threads()
-        fence_after()
         memory = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.tensor_memory.ptr)
 
         q_tiles, o_tiles = [], []
@@ -194,10 +191,8 @@ class Forward:
             self.attend(*fixed)
         elif (work.first_row >= 0) & (work.first_row < work.q.slots):
             self.attend(*fixed)
-        fence_before()
         cute.arch.sync_threads()
         if warp == mma:
-            fence_after()
             cute.arch.dealloc_tmem(memory, COLUMNS)
 
     @cute.jit

@@ -111,7 +111,6 @@ def multiply_in_turns(
             if seen.tiles[place].first >= 0:
                 barriers.wait("q_full", place, Int32(0))
             if sees(place, n):
-                fence_after()
                 scores_of(barriers, operands, place, Int32(place), memory, starts, keys)
                 waiting |= 1 << place
         release(barriers, keys)
