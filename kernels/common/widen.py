@@ -12,7 +12,7 @@ from cutlass import Int32, const_expr
 from cutlass._mlir.dialects import llvm
 
 from attn_dsl.kernels.named_barrier import WARP
-from attn_dsl.kernels.paged_kv import UNROLLED, PagedRows
+from attn_dsl.kernels.paged_kv import PagedRows
 
 WIDE = 8  # elements of 16 bits in 16 bytes
 HALF = {"low": "mov.b32 {h, _}, $1;", "high": "mov.b32 {_, h}, $1;"}  # two of the four bytes of a word
@@ -60,7 +60,7 @@ def widen_rows(
     words, pairs = cute.recast_tensor(narrow, Int32), cute.recast_tensor(wide, Int32)
     for entry in cutlass.range_constexpr(plan.entries):
         count = min(WARP, plan.rows_per_warp - entry * WARP)
-        for start in cutlass.range(0, count, plan.rows_per_step, unroll=UNROLLED):
+        for start in cutlass.range_constexpr(0, count, plan.rows_per_step):
             place = start + lane // plan.lanes
             row = first + entry * WARP + place
             for beside in cutlass.range_constexpr(0, chunks, plan.lanes):

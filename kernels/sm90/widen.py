@@ -1,6 +1,6 @@
 """The producers where keys and values have 8 bits: into tiles of bytes, and widened from there into the rings.
 
-The whole warpgroup copies row by row, out of pages or of tensors, as many tiles ahead as there are stages. Every thread
+The whole warpgroup copies row by row, out of pages or of tensors, several tiles ahead. Every thread
 widens what it copied itself, so that nothing but its own copies has to be waited for.
 """
 
@@ -46,11 +46,11 @@ class WidenedRing(pipeline.PipelineAsync):
 
 
 def narrow_tiles(plan: ForwardPlan, memory: Any) -> Values:
-    """Shared memory of keys and values before they are widened: (tile_k, columns, stages) each; none if none are."""
+    """Shared memory of keys and values before they are widened: (tile_k, columns, narrow stages); none if none are."""
     if not plan.widens:
         return ()
     layouts = (
-        cute.make_layout((plan.tile_k, columns, plan.stages), stride=(columns, 1, plan.tile_k * columns))
+        cute.make_layout((plan.tile_k, columns, plan.narrow_stages), stride=(columns, 1, plan.tile_k * columns))
         for columns in (plan.dim_padded, plan.dim_v_padded)
     )
     element = ELEMENTS[plan.kv_dtype]
@@ -112,7 +112,7 @@ def load_widened(
         entries = empty_entries(steps[0][0].entries)
         ahead = n  # the tile to copy next
         find(plan, work, pages, ahead, thread, entries)
-        for stage in cutlass.range_constexpr(plan.stages):
+        for stage in cutlass.range_constexpr(plan.narrow_stages):
             for rows, pool, tiles, _, _ in steps:
                 fetch(rows, pool, tiles[None, None, stage], entries, ahead, thread)
             ahead = last_visited(ahead - 1)
@@ -121,15 +121,17 @@ def load_widened(
             if cute.arch.make_warp_uniform(thread // WARP) == 0:
                 load_box(plan, work, q_pipe, *queries)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, plan.stages)
+        fetched = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, plan.narrow_stages)
         while n >= 0:
             for rows, pool, tiles, ring, pipe in steps:
-                cute.arch.cp_async_wait_group(2 * plan.stages - 1)
+                cute.arch.cp_async_wait_group(2 * plan.narrow_stages - 1)
                 pipe.producer_acquire(state)
-                own = tiles[None, None, state.index]
+                own = tiles[None, None, fetched.index]
                 widen_rows(rows, plan.kv_dtype, own, ring[None, None, state.index], thread)
                 pipe.producer_commit(state)
                 fetch(rows, pool, own, entries, ahead, thread)
             state.advance()
+            fetched.advance()
             n = last_visited(n - 1)
             ahead = last_visited(ahead - 1)
             find(plan, work, pages, ahead, thread, entries)

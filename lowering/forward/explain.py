@@ -91,7 +91,7 @@ def _sm90(plan: ForwardPlan) -> Iterator[str]:
     elif plan.paging is not None:
         yield "pages: of any size, row by row by the whole producer warpgroup, 16 bytes a lane"
     if plan.widens:
-        yield f"k and v are {plan.kv_dtype}: the producers copy {plan.stages} tiles of bytes ahead and widen them"
+        yield f"k and v are {plan.kv_dtype}: the producers copy {plan.narrow_stages} tiles of bytes ahead and widen them"
 
 
 def _sm100(plan: Sm100Plan) -> Iterator[str]:

@@ -21,6 +21,7 @@ MULTIPROCESSOR_REGISTERS = 65_536
 MULTIPROCESSOR_SHARED = 233_472  # bytes
 SHARED_RESERVED = 1_024 + 1_024  # bytes of a block that it cannot use, and those an aligned start may cost
 ELEMENT_BYTES = {"f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}  # of q, k, v and o
+NARROW_STAGES = (4, 3, 2)  # tiles of K, and of V, of 8 bits that may be in flight
 NARROW_STEP = 16  # elements of 8 bits: 16 bytes, of one cp.async
 SHARED_ALIGNMENT = 1024  # bytes: the period of the 128-byte swizzle
 BARRIER_BYTES = 8  # of one mbarrier
@@ -194,33 +195,48 @@ class ForwardPlan:
     @property
     def blocks(self) -> int:
         """Thread blocks that share a multiprocessor."""
+        return max(1, min(self._blocks_of_registers, MULTIPROCESSOR_SHARED // (self.shared_bytes + SHARED_RESERVED)))
+
+    @property
+    def _blocks_of_registers(self) -> int:
+        """Thread blocks for which a multiprocessor has registers."""
         registers = WARPGROUP * (self.registers_producer + self.consumers * self.registers_consumer)
-        shared = self.shared_bytes + SHARED_RESERVED
-        return max(1, min(MULTIPROCESSOR_REGISTERS // registers, MULTIPROCESSOR_SHARED // shared))
+        return max(1, MULTIPROCESSOR_REGISTERS // registers)
+
+    @property
+    def narrow_stages(self) -> int:
+        """Tiles of K, and of V, of 8 bits in flight: as many as leave all blocks that have registers their room."""
+        room = MULTIPROCESSOR_SHARED // self._blocks_of_registers - SHARED_RESERVED - _sum(self._operand_map)
+        return next((count for count in NARROW_STAGES if _sum(self._narrow_map(count)) <= room), NARROW_STAGES[-1])
+
+    def _narrow_map(self, stages: int) -> tuple[tuple[str, int], ...]:
+        rows = stages * self.tile_k * ELEMENT_BYTES[self.kv_dtype]
+        columns = (("k", self.dim_padded), ("v", self.dim_v_padded))
+        return tuple((f"{name} before it is widened", _aligned(rows * count)) for name, count in columns)
 
     @property
     def shared_map(self) -> tuple[tuple[str, int], ...]:
         """Regions of shared memory in their order, with their bytes."""
+        return (*self._operand_map, *(self._narrow_map(self.narrow_stages) if self.widens else ()))
+
+    @property
+    def _operand_map(self) -> tuple[tuple[str, int], ...]:
         size, o_size = ELEMENT_BYTES[self.dtype], ELEMENT_BYTES[self.o_dtype]
         barriers = 2 * BARRIER_BYTES * (1 + 2 * self.stages)
         q = self.tile_q * self.dim_padded * size
         o = self.tile_q * self.dim_v_padded * o_size
-        keys, values = (self.stages * self.tile_k * columns for columns in (self.dim_padded, self.dim_v_padded))
-        regions = [
+        regions = (
             ("barriers", barriers),
             ("q, then o", max(q, o)),
-            ("k ring", keys * size),
-            ("v ring", values * size),
-        ]
-        if self.widens:
-            narrow = ELEMENT_BYTES[self.kv_dtype]
-            regions += [("k before it is widened", keys * narrow), ("v before it is widened", values * narrow)]
-        return tuple((name, -(-bytes_ // SHARED_ALIGNMENT) * SHARED_ALIGNMENT) for name, bytes_ in regions)
+            ("k ring", self.stages * self.tile_k * self.dim_padded * size),
+            ("v ring", self.stages * self.tile_k * self.dim_v_padded * size),
+        )
+        return tuple((name, _aligned(bytes_)) for name, bytes_ in regions)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of one block."""
-        return sum(bytes_ for _, bytes_ in self.shared_map)
+        return _sum(self.shared_map)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -228,6 +244,15 @@ class ForwardPlan:
         ends = (root for root in (self.sink, self.descale_v) if root is not None)
         distances = (term.of_distance for term in self.distances)
         return (self.mask.mask, self.logit, *distances, self.scale, *ends, self.shift, *piece_expressions(self.mask))
+
+
+def _aligned(size: int) -> int:
+    """Bytes of a region of shared memory."""
+    return -(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+
+
+def _sum(regions: tuple[tuple[str, int], ...]) -> int:
+    return sum(size for _, size in regions)
 
 
 def piece_expressions(mask: MaskPlan) -> tuple[Expr, ...]:
