@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attn_dsl.lowering.forward import ForwardPlan, ParamArgument
+from attn_dsl.lowering.forward import ForwardPlan, ParamArgument, grid
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,8 @@ class Signature:
     def grid(self, extents: Mapping[str, int]) -> tuple[int, int, int]:
         """Thread blocks of a launch with axes of `extents`: one for each tile of queries of the heads that share it, or
         as many as share the work of a tile, along the last axis."""
-        heads, batch = extents["heads"] // self.pack, extents["batch"]
-        if self.packed_q:  # places that are counted without reading where sequences begin
-            return (extents["total_q"] * self.pack // self.tile_q + batch + 1) * heads, 1, self.tile_blocks
-        return -(-extents["seq_q"] * self.pack // self.tile_q) * heads * batch, 1, self.tile_blocks
+        slots = extents["total_q" if self.packed_q else "seq_q"]
+        return grid.blocks(self, self.packed_q, extents["heads"], extents["batch"], slots), 1, self.tile_blocks
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""

@@ -23,7 +23,8 @@ from attn_dsl.kernels.common.algebra import choose, clamped, larger, smaller
 from attn_dsl.kernels.common.leaves import Arguments
 from attn_dsl.kernels.common.scheduler import Order, order_of_blocks, tile_of_block
 from attn_dsl.kernels.pack_gqa import row_of
-from attn_dsl.lowering.forward import ForwardPlan, Lengths
+from attn_dsl.lowering.forward import ForwardPlan, Lengths, grid
+from attn_dsl.lowering.forward.grid import places, quotient
 
 LANES = 32  # of a warp
 
@@ -161,18 +162,9 @@ def _first_row(plan: ForwardPlan, tile: Any) -> tuple[Any, Any]:
     return tile // plan.pack * plan.tile_q + rest // plan.pack, rest % plan.pack
 
 
-def quotient(plan: ForwardPlan, slots: Any, more: int = 0) -> Any:
-    """(slots * pack + more) // tile_q, rounded down: how many tiles the rows of `slots` queries fill."""
-    if plan.tile_q % plan.pack == 0:
-        return (slots + more // plan.pack) // (plan.tile_q // plan.pack)
-    return slots // plan.tile_q * plan.pack + (slots % plan.tile_q * plan.pack + more) // plan.tile_q
-
-
 def blocks(plan: ForwardPlan, heads: Any, batch: Any, slots_q: Any) -> Any:
     """Thread blocks of a launch: one for each work."""
-    if plan.lengths_q.cu_seqlens is None:
-        return quotient(plan, slots_q, plan.tile_q - 1) * (heads // plan.pack) * batch
-    return places(plan, slots_q, batch) * (heads // plan.pack)
+    return grid.blocks(plan, plan.lengths_q.cu_seqlens is not None, heads, batch, slots_q)
 
 
 def sequences(plan: ForwardPlan, arguments: Arguments, batch: Any) -> Any:
@@ -180,11 +172,6 @@ def sequences(plan: ForwardPlan, arguments: Arguments, batch: Any) -> Any:
     if plan.lengths_q.cu_seqlens is None:
         return batch
     return Int32(arguments.lengths(plan.lengths_q.cu_seqlens).shape[0]) - Int32(1)
-
-
-def places(plan: ForwardPlan, extent: Any, batch: Any) -> Any:
-    """How many places the tiles of all sequences have, and what lies behind the last sequence."""
-    return quotient(plan, extent) + batch + 1
 
 
 @cute.jit
