@@ -210,8 +210,8 @@ def work_on(case: Case, peers: list[str], also: list[str], repeat: int, limit: i
 class Worker:
     """The process of one case, and what it says."""
 
-    def __init__(self, case: Case, arguments: list[str]) -> None:
-        command = [sys.executable, __file__, "--case", case.name, "--worker", *arguments]
+    def __init__(self, case: Any, arguments: list[str], script: str = __file__) -> None:
+        command = [sys.executable, script, "--case", case.name, "--worker", *arguments]
         # one compiling process for each case is enough
         environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "2"}
         self.case = case

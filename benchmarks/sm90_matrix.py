@@ -27,14 +27,18 @@ from attn_dsl.spec.shapes import depends_on
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 DTYPES = ("bf16", "f16")
-DIMS = (40, 64, 128, 192, 256)
+DIMS = (*range(8, 129, 8), 192, 256)  # of q and k; 192 with values of 128
+VALUES = {192: 128}  # elements of v, where they are not as many
 LENGTHS = ((1, 1), (1, 300), (63, 257), (127, 128), (128, 127), (129, 640), (255, 384), (640, 127), (384, 255))
 LENGTHS += ((640, 640), (257, 257), (0, 5), (5, 0))
+FIRST = (128, 64, 256, 192, 40)
 HEADS = ((4, 2), (6, 2), (3, 3), (8, 1), (5, 1))  # by head dimension, so that each is tried with each spec
 ROWS = {"batch", "seq_q", "seq_k"}  # which calls of packed specs have too
-DERIVED = {"total_q", "total_k", "dim_v"}
+DERIVED = {"total_q", "total_k"}
 OTHER = 10  # extent of an axis that only captures have: nodes of a tree, kinds of distances, blocks
 _OPERANDS = re.compile(r"^((?:[qkvo], )*[qkvo]: )(?:bf16|f16|f32)\[", re.MULTILINE)
+
+_VALUES = re.compile(r"^((?:q, )?k), v: (.*)\bdim\]", re.MULTILINE)
 
 
 @dataclass
@@ -59,9 +63,12 @@ class Cell:
         return f"{self.passed}/{self.passed + len(self.failures)}"
 
 
-def text_of(name: str, dtype: str) -> str:
-    """The spec with q, k, v (and o) of `dtype`."""
-    return _OPERANDS.sub(lambda found: f"{found[1]}{dtype}[", (EXAMPLES / f"{name}.attn").read_text(encoding="utf-8"))
+def text_of(name: str, dtype: str, dim: int) -> str:
+    """The spec with q, k, v (and o) of `dtype`, and values of a length of their own if `VALUES` says so."""
+    text = (EXAMPLES / f"{name}.attn").read_text(encoding="utf-8")
+    if dim in VALUES:
+        text = _VALUES.sub(r"\1: \2dim]\nv: \2dim_v]", text)
+    return _OPERANDS.sub(lambda found: f"{found[1]}{dtype}[", text)
 
 
 def dense_specs() -> list[str]:
@@ -76,7 +83,7 @@ def run(cell: Cell, device: str = "cuda") -> Cell:
     if time.time() > cell.deadline:
         return cell
     torch.set_num_threads(1)  # the processes share the cores
-    spec = attn_dsl.parse(text_of(cell.name, cell.dtype), name=cell.name)
+    spec = attn_dsl.parse(text_of(cell.name, cell.dtype, cell.dim), name=cell.name)
     target = "sm90" if device == "cuda" else "reference"
     try:
         compiled = attn_dsl.compile(spec, target=target)
@@ -84,11 +91,15 @@ def run(cell: Cell, device: str = "cuda") -> Cell:
         cell.refused = error.diagnostics[0].message
         return cell
     exact = attn_dsl.compile(spec, target="reference-f64")
-    heads, kv_heads = HEADS[DIMS.index(cell.dim) if cell.dim in DIMS else 0]
+    heads, kv_heads = HEADS[(DIMS.index(cell.dim) if cell.dim in DIMS else 0) % len(HEADS)]
     for place, (seq_q, seq_k) in enumerate(LENGTHS):
         extents = {"batch": 2, "heads": heads, "seq_q": seq_q, "seq_k": seq_k, "dim": cell.dim, "kv_heads": kv_heads}
+        extents["dim_v"] = VALUES.get(cell.dim, cell.dim)
         try:
             failure = _call(spec, compiled, exact, extents, place, device)
+        except attn_dsl.PlanError as error:
+            cell.refused = error.diagnostics[0].message
+            return cell
         except attn_dsl.CallError as error:
             if error.code in ("E249", "E271"):
                 continue  # lengths that the spec's captures forbid
@@ -129,6 +140,13 @@ def cells(only: set[str], dims: tuple[int, ...] = DIMS) -> list[Cell]:
     return found
 
 
+def _turn(cell: Cell) -> tuple[int, str]:
+    """Some dimensions of every spec first; the rest so that whatever there is time for has all specs and dimensions."""
+    if cell.dim not in DIMS or cell.dim in FIRST:
+        return FIRST.index(cell.dim) if cell.dim in FIRST else 0, cell.dtype
+    return len(FIRST) + (len(cell.name) + cell.dim // 8) % 7, cell.dtype
+
+
 def table(results: list[Cell]) -> str:
     """Markdown: a row per spec, a column per head dimension and dtype."""
     by = {(cell.name, cell.dim, cell.dtype): cell for cell in results}
@@ -154,7 +172,7 @@ def main() -> int:
     todo = cells({name for name in options.only.split(",") if name}, dims)
     for cell in todo:
         cell.deadline = time.time() + options.seconds
-    todo.sort(key=lambda cell: (cell.dim in DIMS and cell.dim != 128, cell.dtype))  # something of every spec first
+    todo.sort(key=_turn)
     results = []
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for cell in pool.imap_unordered(run, todo):
