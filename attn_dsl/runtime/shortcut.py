@@ -9,6 +9,7 @@ release does not have them, calls take the longer way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -104,10 +105,12 @@ def _maker(buffer: Buffer, device: torch.device) -> Callable[[], Tensor]:
     shape, strides, dtype = buffer.shape, buffer.contiguous, buffer.dtype
     if device.type != "cuda" or _allocate is None:
         return lambda: buffer.make(device)
+    if torch.cuda.device_count() == 1:
+        return partial(_allocate, shape, strides, dtype)
     allocate, current, index = _allocate, torch._C._cuda_getDevice, device.index
 
     def make() -> Tensor:
-        if current() != index:
+        if current() != index:  # the allocator knows no other
             return buffer.make(device)
         found: Tensor = allocate(shape, strides, dtype)
         return found

@@ -108,6 +108,7 @@ def test_captured_graphs_see_new_contents(causal):
         assert torch.equal(again, true)
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # torch begins its trees of graphs with an empty one
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_without_a_break(mode):
     """One graph for every length, and inside CUDA graphs of torch's own."""
@@ -246,9 +247,10 @@ def test_triton_measures_it(causal, tmp_path):
         assert provider == "attn-dsl"
         return float(testing.do_bench(lambda: causal(*tensors.values()), warmup=2, rep=5))
 
-    (table,) = [measure.run(return_df=True, save_path=str(tmp_path))]
+    table = measure.run(return_df=True, save_path=str(tmp_path))
     assert table["seq"].tolist() == [128, 256]
-    assert (table["attn-dsl"] > 0).all()
+    assert (table.iloc[:, 1] > 0).all()
+    assert (tmp_path / "causal.csv").exists()
 
 
 def test_the_bench_command(tmp_path, capsys):

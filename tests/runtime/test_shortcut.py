@@ -176,7 +176,8 @@ def test_memory_is_of_the_device_of_the_tensors(monkeypatch):
 
     monkeypatch.setattr(shortcut, "_allocate", torch._C._dynamo.guards._empty_strided_cpu)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 1, raising=False)
-    for index, expected in ((1, []), (0, [0])):
+    for count, index, expected in ((1, 0, []), (2, 1, []), (2, 0, [0])):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         found = shortcut._maker(Room(), torch.device("cuda", index))()
         assert (found.shape, found.stride(), found.dtype) == ((2, 3), (3, 1), torch.float32)
         assert made == expected
