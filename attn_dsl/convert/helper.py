@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ..diagnostics import ConversionError, Source, Span
+from ..diagnostics import ConversionError, Source, Span, did_you_mean
 from ..expr import BOOL, INT, Expr
 from . import triton_functions
 from .arithmetic import Arithmetic
@@ -31,8 +31,8 @@ class Function:
     names: Mapping[str, Any]  # globals of the function, if it is an object of this process
 
     @staticmethod
-    def parse(source: Source, names: Mapping[str, Any]) -> Function:
-        """The first `def` of a text. Raises ConversionError (E402) if there is none."""
+    def parse(source: Source, names: Mapping[str, Any], called: str | None = None) -> Function:
+        """The `def` of a text that is called `called`, else the first. Raises ConversionError (E402) without it."""
         try:
             tree = ast.parse(source.text)
         except SyntaxError as error:
@@ -40,7 +40,11 @@ class Function:
         found = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
         if not found:
             raise ConversionError.of("E402", "the text holds no function", hint="give a def, not a lambda")
-        return Function(found[0], source, {node.name: node for node in found}, names)
+        beside = {node.name: node for node in found}
+        if called is not None and called not in beside:
+            message = f"the text holds no function '{called}'"
+            raise ConversionError.of("E402", message, hint=did_you_mean(called, beside))
+        return Function(found[0] if called is None else beside[called], source, beside, names)
 
     def arguments(self) -> Iterator[ast.arg]:
         yield from (*self.node.args.posonlyargs, *self.node.args.args, *self.node.args.kwonlyargs)

@@ -26,7 +26,7 @@ from .refusal import Refusal
 from .sheet import Converted, Sheet
 from .tracer import NeedsValue, capture_of
 
-Code = Callable[..., Any] | str
+Code = Callable[..., Any] | str | tuple[str, str]
 Number = bool | int | float
 
 NAMES: dict[str, tuple[str, ...]] = {  # index of the language -> what Triton kernels call it
@@ -55,8 +55,9 @@ def from_triton(
     """The spec of helper functions of a Triton kernel.
 
     Args:
-        mask: a function of the pair, true where the key is visible: a Python function, a `triton.jit` function, or the
-            text of one `def`, behind which the text may define functions that it calls. None: every key is visible.
+        mask: a function of the pair, true where the key is visible: a Python function, a `triton.jit` function, a text
+            whose first `def` it is, or a pair of a text and the name of a `def` in it. What else a text defines may be
+            called. None: every key is visible.
         score: a function of `qk` (the scaled logit) and the pair. None: the logit itself.
         names: argument -> `b h kv_h q_idx kv_idx q_pos seq_q seq_k score`, for arguments that are not called by one of
             the usual names (`offs_m`, `offs_n`, `off_h`, `qk`, ...; `NAMES` has them all).
@@ -184,6 +185,9 @@ def function_of(code: Code) -> Function:
     """The function that a user names, with its text and what its names mean."""
     if isinstance(code, str):
         return Function.parse(Source("<triton>", textwrap.dedent(code)), {})
+    if isinstance(code, tuple):
+        text, called = code
+        return Function.parse(Source("<triton>", textwrap.dedent(text)), {}, called)
     function = getattr(code, "fn", code)  # of triton.jit
     try:
         lines, first = inspect.getsourcelines(function)

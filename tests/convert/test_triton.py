@@ -176,3 +176,24 @@ def test_arguments_of_from_triton():
         with pytest.raises(ConversionError, match=said) as raised:
             attn_dsl.from_triton(text, **arguments)
         assert raised.value.code == "E402"
+
+
+def test_one_function_of_a_text_is_named():
+    """Both helpers of a kernel from one text; without a name it is the first."""
+    text = """
+    def inside(m, n):
+        return n <= m
+
+    def mask(offs_m, offs_n):
+        return inside(offs_m, offs_n) & (offs_m - offs_n < 8)
+
+    def score(qk, offs_m, offs_n):
+        return qk + (offs_n - offs_m)
+    """
+    found = attn_dsl.from_triton((text, "mask"), (text, "score"))
+    assert "mask = kv_idx <= q_idx and q_idx - kv_idx < 8\nscore = score + (kv_idx - q_idx)" in found.text
+    assert attn_dsl.from_triton(text).text.endswith("mask = kv_idx <= q_idx\n")
+    with pytest.raises(ConversionError, match=r"(?s)E402.*no function 'masks'.*did you mean 'mask'"):
+        attn_dsl.from_triton((text, "masks"))
+    with pytest.raises(ConversionError, match=r"(?s)E402.*no function 'x'.*known here: inside, mask, score"):
+        attn_dsl.from_triton((text, "x"))
