@@ -86,7 +86,7 @@ def _target_problems(spec: AttentionSpec, target: str) -> tuple[Diagnostic, ...]
 
     Head dimensions that calls decide are the smallest: what no plan has room for then, none has.
     """
-    from ..lowering.forward.rules import DIM_STEP
+    from ..lowering.forward.rules import dim_step
     from ..runtime import compile_for
     from ..runtime.kernels import KERNEL_TARGETS
     from ..runtime.precompile import jobs_of
@@ -94,7 +94,7 @@ def _target_problems(spec: AttentionSpec, target: str) -> tuple[Diagnostic, ...]
     try:
         compile_for(spec, target)
         if target in KERNEL_TARGETS:
-            jobs_of(spec, (target,), {axis: DIM_STEP for axis in ("dim", "dim_v") if spec.fixed(axis) is None})
+            jobs_of(spec, (target,), {axis: dim_step(spec) for axis in ("dim", "dim_v") if spec.fixed(axis) is None})
     except (UnsupportedError, PlanError) as error:
         if error.code == "E280":
             raise

@@ -11,7 +11,7 @@ import torch
 from ..diagnostics import UnsupportedError
 from ..lowering.forward.explain import explain, form_of
 from ..lowering.forward.plan import ShapeClass
-from ..lowering.forward.rules import DIM_STEP, MAX_DIM
+from ..lowering.forward.rules import MAX_DIM, dim_step
 from ..runtime import Inputs, compile_for
 from ..runtime.binding import Call
 from ..runtime.kernels import KERNEL_TARGETS, KernelTarget, shape_class
@@ -54,7 +54,7 @@ def shape_classes(spec: AttentionSpec, shape: ShapeClass, target: KernelTarget) 
     for axis in dict.fromkeys(("dim", spec.dim_v_axis)):
         if spec.fixed(axis) is None:
             others = True
-            yield f"  each {axis} that is called: multiples of {DIM_STEP} to {MAX_DIM[target.name]}"
+            yield f"  each {axis} that is called: multiples of {dim_step(spec)} to {MAX_DIM[target.name]}"
     packs = sorted(_packs(target, spec))
     if len(packs) > 1:
         others = True

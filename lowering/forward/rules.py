@@ -9,6 +9,7 @@ from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.expr import Expr, children_first
 from attn_dsl.lowering.forward.fields import between, choices, in_stages, number_of
 from attn_dsl.lowering.forward.plan import NARROW_STEP, WARPGROUP, ForwardPlan
+from attn_dsl.spec.model import AttentionSpec
 
 DIM_STEP = 8  # elements: 16 bytes, the unit of TMA rows (PTX ISA, tensor maps: strides are multiples of 16 bytes)
 MAX_DIM = {"sm90": 256, "sm100": 256}  # elements, of each target's template
@@ -33,6 +34,11 @@ def check(plan: ForwardPlan) -> tuple[Diagnostic, ...]:
         (problem for rule in FIELDS for problem in rule(plan)),
         (problem for rule in DERIVED for problem in rule(plan)),
     )
+
+
+def dim_step(spec: AttentionSpec) -> int:
+    """What head dimensions are multiples of: rows of K and V are copied 16 bytes at a time."""
+    return NARROW_STEP if spec.tensor("k").dtype.bytes == 1 else DIM_STEP
 
 
 def nearest_dim(dim: int, target: str) -> int:

@@ -77,3 +77,22 @@ def test_hints_that_fit_some_head_dimension_are_no_finding(run, write) -> None:
     name = write("a.attn", "schedule { stages = 4 }\n", operands=True)
     assert run("check", name, "--target", "sm100").code == 0
     assert run("check", name, "--target", "sm100", "--const", "dim=128").code == 1
+
+
+FP8 = "q: {q}[batch, seq_q, heads, dim]\nk, v: e4m3[batch, seq_k, heads, dim]\no: bf16[batch, seq_q, heads, dim]\n"
+
+
+def test_8_bits_say_what_is_missing(run, write) -> None:
+    outcome = run("check", write("a.attn", FP8.format(q="e4m3")), "--target", "sm90")
+    assert outcome.code == 1
+    reason = "weights would have 8 bits, and wgmma takes values of 8 bits only with their keys innermost"
+    assert f"error[E281]: target 'sm90' cannot do e4m3 q, k, v: {reason}" in outcome.out
+
+
+def test_keys_of_8_bits_beside_queries_of_16_are_taken(run, write) -> None:
+    name = write("a.attn", FP8.format(q="bf16"))
+    assert run("check", name, "--target", "sm90").code == 0
+    sizes = ("--seq-q", "1", "--seq-k", "100", "--dim", "128", "--heads", "2")
+    outcome = run("explain", name, "--target", "sm90", *sizes)
+    assert "k before it is widened 18,432" in " ".join(outcome.out.split())
+    assert "each dim that is called: multiples of 16 to 256" in outcome.out
