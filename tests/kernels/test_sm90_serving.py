@@ -165,3 +165,24 @@ def test_shared_pages_are_those_of_gathered_keys(page_size: int) -> None:
     given = {tensor.name: tensors[tensor.name] for tensor in paged_spec.tensors}
     again = reference.attention(paged_spec, given, {}, precision="float64")
     torch.testing.assert_close(again, (o, lse), rtol=1e-12, atol=1e-12)
+
+
+def test_a_tree_mask_for_each_request() -> None:
+    """Draft tokens of several requests behind each other, each seeing its ancestors and what was there before."""
+    counts, lengths, nodes = [5, 0, 9, 1], [140, 30, 9, 3], 16
+    make = torch.Generator().manual_seed(11)
+    tensors = paged(lengths, 16, (4, 2), DIM, seed=3)
+    tensors |= {"q": random(make, sum(counts), 4, DIM), "cu_q": torch.tensor([0, *counts]).cumsum(0).int()}
+    tensors["seen"] = (torch.rand(sum(counts), nodes, generator=make) < 0.5).contiguous()
+    drafts = "seen: bool[total_q, nodes]\nlet place = kv_idx - (seq_k - seq_q)\n"
+    check(PACKED + LISTS + USED + drafts + "mask = place < 0 or seen[q_idx, place]\n", tensors)
+
+
+@pytest.mark.parametrize("layout", [TABLE, LISTS])
+def test_a_chunk_at_an_offset(layout: str) -> None:
+    """Chunks of a prompt whose keys are in the pages already, and of which later keys are too."""
+    lengths = [200, 40, 12, 5]
+    tensors = {"q": queries(4, 5, 4), **paged(lengths, 16, (4, 2), DIM, seed=4)}
+    tensors["cached"] = torch.tensor([130, 0, 7, 3], dtype=torch.int32)
+    text = QUERIES + layout + USED + "cached: i32[batch]\nalign offset(cached[b])\n"
+    check(text + CAUSAL + schedule(1), tensors)
