@@ -8,7 +8,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, const_expr
+from cutlass import Boolean, Int32, const_expr
 from cutlass._mlir.dialects import llvm
 
 from attn_dsl.kernels.named_barrier import WARP
@@ -34,6 +34,18 @@ def _sixteen_bytes(tensor: cute.Tensor, width: int, row: Any, column: Any) -> cu
     return cute.make_tensor(cute.local_tile(tensor, (1, width), (row, column)).iterator, cute.make_layout(width))
 
 
+def _chunk_of(plan: PagedRows, lane: Int32, step: int, beside: int) -> tuple[Any, Any, Any]:
+    """(row of the warp, 16-byte column, whether there are such) that a lane copies in a step, as in `copy_rows`."""
+    place, column = step * plan.rows_per_step + lane // plan.lanes, beside * plan.lanes + lane % plan.lanes
+    chunks = plan.columns // plan.chunk
+    inside = Boolean(True)
+    if (step + 1) * plan.rows_per_step > plan.rows_per_warp:
+        inside = inside & (place < plan.rows_per_warp)
+    if (beside + 1) * plan.lanes > chunks:
+        inside = inside & (column < chunks)
+    return place, column, inside
+
+
 @cute.jit
 def widen_rows(
     plan: cutlass.Constexpr[PagedRows],
@@ -49,31 +61,35 @@ def widen_rows(
         source: (plan.rows, plan.columns) of 8 bits in shared memory, rows without gaps.
         target: likewise of 16 bits, whatever its swizzle.
     """
-    chunks = plan.columns // plan.chunk
+    passes = -(-plan.columns // (plan.chunk * plan.lanes))
     lane = thread % WARP
     first = thread // WARP * plan.rows_per_warp
     # eight lanes side by side write two swizzled rows of 128 bytes: half of them begin with the other 16 bytes of
     # their 32, or two of them would share each bank
     other = lane // 4 % 2 if const_expr(plan.lanes == 8) else Int32(0)
-    narrow = cute.make_rmem_tensor(plan.chunk, source.element_type)
+    steps = -(-plan.rows_per_warp // plan.rows_per_step)
+    narrow = cute.make_rmem_tensor((plan.chunk, passes, steps), source.element_type)
     wide = cute.make_rmem_tensor((WIDE, 2), target.element_type)
-    words, pairs = cute.recast_tensor(narrow, Int32), cute.recast_tensor(wide, Int32)
-    for entry in cutlass.range_constexpr(plan.entries):
-        count = min(WARP, plan.rows_per_warp - entry * WARP)
-        for start in cutlass.range_constexpr(0, count, plan.rows_per_step):
-            place = start + lane // plan.lanes
-            row = first + entry * WARP + place
-            for beside in cutlass.range_constexpr(0, chunks, plan.lanes):
-                column = beside + lane % plan.lanes
-                if (place < count) & (column < chunks):
-                    cute.autovec_copy(_sixteen_bytes(source, plan.chunk, row, column), narrow)
-                    for step in cutlass.range_constexpr(2):
-                        for word in cutlass.range_constexpr(2):
-                            this = words[2 * step + word]
-                            if const_expr(plan.lanes == 8):
-                                this = cutlass.select_(other == 0, this, words[2 - 2 * step + word])
-                            pairs[2 * word, step] = widened(this, "low", kind, target.element_type)
-                            pairs[2 * word + 1, step] = widened(this, "high", kind, target.element_type)
-                    for step in cutlass.range_constexpr(2):
-                        half = step if const_expr(plan.lanes < 8) else other ^ step
-                        cute.autovec_copy(wide[None, step], _sixteen_bytes(target, WIDE, row, 2 * column + half))
+    pairs = cute.recast_tensor(wide, Int32)
+    # all reads before the first write, for which they would have to wait
+    for step in cutlass.range_constexpr(steps):
+        for beside in cutlass.range_constexpr(passes):
+            place, column, inside = _chunk_of(plan, lane, step, beside)
+            if inside:
+                here = _sixteen_bytes(source, plan.chunk, first + place, column)
+                cute.autovec_copy(here, narrow[None, beside, step])
+    for step in cutlass.range_constexpr(steps):
+        for beside in cutlass.range_constexpr(passes):
+            place, column, inside = _chunk_of(plan, lane, step, beside)
+            words = cute.recast_tensor(narrow[None, beside, step], Int32)
+            for half in cutlass.range_constexpr(2):
+                for word in cutlass.range_constexpr(2):
+                    this = words[2 * half + word]
+                    if const_expr(plan.lanes == 8):
+                        this = cutlass.select_(other == 0, this, words[2 - 2 * half + word])
+                    pairs[2 * word, half] = widened(this, "low", kind, target.element_type)
+                    pairs[2 * word + 1, half] = widened(this, "high", kind, target.element_type)
+            if inside:
+                for half in cutlass.range_constexpr(2):
+                    where = 2 * column + (half if const_expr(plan.lanes < 8) else other ^ half)
+                    cute.autovec_copy(wide[None, half], _sixteen_bytes(target, WIDE, first + place, where))

@@ -16,14 +16,18 @@ from attn_dsl.kernels.common.widen import widen_rows
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP
 from attn_dsl.kernels.paged_kv import copy_rows, empty_entries, find_rows, number_rows
 from attn_dsl.kernels.sm90.load import load_box, visits
-from attn_dsl.kernels.sm90.pages import rows_of_tiles
+from attn_dsl.kernels.sm90.pages import RowsRing, rows_of_tiles
 from attn_dsl.lowering.forward import ForwardPlan
 from attn_dsl.lowering.forward.plan import SHARED_ALIGNMENT
 
 
 @dataclass(frozen=True)
-class WidenedRing(pipeline.PipelineAsync):
-    """A ring that the threads of the producers' warpgroup write. Each warp arrives once."""
+class WidenedRing(RowsRing):
+    """A ring that the threads of the producers' warpgroup write. Each warp arrives once.
+
+    What they write is made visible to the tensor cores by who waits for it: a fence here would also wait for the copies
+    that are under way.
+    """
 
     @staticmethod
     def make(barriers: Any, stages: int, consumers: Any) -> Any:
@@ -38,8 +42,7 @@ class WidenedRing(pipeline.PipelineAsync):
         return WidenedRing(made.sync_object_full, made.sync_object_empty, made.num_stages, None, None)
 
     def producer_commit(self, state: Any, *args: Any, **kwargs: Any) -> None:
-        """What the threads of a warp wrote is there for wgmma, which reads by the asynchronous proxy."""
-        cute.arch.fence_view_async_shared()
+        """What the threads of a warp wrote is there."""
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             super().producer_commit(state, *args, **kwargs)
