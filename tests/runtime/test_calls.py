@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,11 @@ import attn_dsl
 from attn_dsl import CallError
 from attn_dsl.runtime import compiled as compiled_module
 from attn_dsl.runtime import kernels, random_inputs
+from attn_dsl.runtime.kernel import Kernel
 from attn_dsl.runtime.shortcut import RECENT
+from attn_dsl.runtime.signature import Signature
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 HEAD = (
     "q: bf16[batch, seq_q, heads, dim]\nk: bf16[batch, seq_k, kv_heads, dim]\nv: bf16[batch, seq_k, kv_heads, dim_v]\n"
@@ -83,6 +88,25 @@ def test_nothing_is_compiled_for_new_extents_and_values():
         assert right(compiled, inputs(), window=torch.tensor(6, dtype=torch.int32))
         assert right(compiled, inputs(), gain=torch.rand(4))
         assert len(made.plans) == 4
+
+
+def test_nothing_is_compiled_for_more_pages(monkeypatch):
+    """Pages, pages of a sequence, and sequences; a page size whose pages TMA copies whole makes another kernel."""
+    spec = attn_dsl.load(EXAMPLES / "paged_decode.attn")
+    plans = []
+    monkeypatch.setattr(kernels, "check_here", lambda target, device: target)
+    monkeypatch.setattr(
+        kernels,
+        "compiled_kernel",
+        lambda plan, target: plans.append(plan) or Kernel(Signature.of(plan, target.arch), lambda *_: None, None),
+    )
+    compiled = attn_dsl.compile(spec, target="sm90")
+    sizes = {"seq_q": 1, "seq_k": 30, "heads": 8, "kv_heads": 2, "dim": 64, "page_size": 16}
+    for batch, pages, longest in ((1, 9, 5), (3, 40, 11), (7, 1000, 100), (2, 5, 2)):
+        compiled(**random_inputs(spec, sizes | {"batch": batch, "pages": pages, "max_pages": longest}).tensors)
+    assert len(plans) == 1
+    compiled(**random_inputs(spec, sizes | {"batch": 1, "pages": 9, "max_pages": 5, "page_size": 96}).tensors)
+    assert [plan.page_size for plan in plans] == [plans[0].page_size, 96]
 
 
 def test_the_scale_is_no_part_of_a_kernel():
