@@ -152,9 +152,14 @@ def test_it_keeps_no_tensor_alive():
         assert [ref() for ref in seen] == [None] * 6
 
 
-def test_a_torch_without_them(monkeypatch, longer):
+def other_guards(*tensors, sizes):
+    """As a release might have them."""
+
+
+@pytest.mark.parametrize("guards", [None, other_guards], ids=["none", "others"])
+def test_a_torch_without_them(monkeypatch, longer, guards):
     """The guards and the allocator are private to torch."""
-    monkeypatch.setattr(shortcut, "_guards", None)
+    monkeypatch.setattr(shortcut, "_guards", guards)
     with stand_in(CAUSAL):
         compiled = attn_dsl.compile(CAUSAL, target="sm90")
         q, k, v = tensors_of(CAUSAL).values()
