@@ -20,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from emulator_hardware import record_calls
 from forward_specs import sequence_inputs, spec_in_sequences, spec_of
+from serving import DESCALES, QUERIES, TABLE, USED, descaled, narrow, paged, random
 
+import attn_dsl
 from attn_dsl.runtime import Inputs, bind, random_inputs
 from attn_dsl.runtime.kernels import SM90, Kernels
 from attn_dsl.spec.model import AttentionSpec
@@ -42,6 +44,7 @@ DENSE: tuple[tuple[str, str, Extents], ...] = (
     ("documents", "f16", (150, 200, 1, 1, 128, 128)),
 )
 PACKED = (("causal", "packed"), ("documents", "packed_used"), ("window", "left_padded"))
+PAGES = (("bf16", 7), ("bf16", 16), ("e4m3", 7), ("e4m3", 16))  # of k and v, rows of a page
 LENGTHS = ((70, 100), (0, 3), (30, 40), (5, 0), (1, 140))
 
 
@@ -69,6 +72,15 @@ def calls() -> dict[str, Callable[[], Sequence[torch.Tensor]]]:
         found[f"{name}, {layout.replace('_', ' ')}, {len(LENGTHS)} sequences"] = call_of(
             spec, sequence_inputs(spec, LENGTHS, heads=(2, 1), seed=len(found))
         )
+    for kind, page_size in PAGES:
+        tensors = paged([0, 20, 300, 129], page_size, (4, 2), 64)
+        tensors["q"] = random(torch.Generator().manual_seed(page_size), 4, 3, 4, 64)
+        text = QUERIES + TABLE + USED + "mask = kv_idx <= q_pos\nschedule { splits = 1 }\n"
+        if kind != "bf16":
+            text, tensors = narrow(text, kind) + DESCALES, descaled(tensors, kind)
+        spec = attn_dsl.parse(text, name="pages")
+        given = {tensor.name: tensors[tensor.name] for tensor in spec.tensors}
+        found[f"causal, pages of {page_size} in {kind}, 4 sequences"] = call_of(spec, Inputs(given, {}, {}, ()))
     return found
 
 
