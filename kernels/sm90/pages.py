@@ -22,6 +22,7 @@ from attn_dsl.kernels.paged_kv import (
     empty_entries,
     find_boxes,
     find_rows,
+    number_rows,
     page_boxes,
 )
 from attn_dsl.kernels.sm90.load import load_box, visits
@@ -82,6 +83,40 @@ class RowsRing(pipeline.PipelineCpAsync):
 
 
 @cute.jit
+def find_tile(
+    plan: cutlass.Constexpr,
+    work: cutlass.Constexpr,
+    pages: cutlass.Constexpr,
+    tile: Int32,
+    thread: Int32,
+    entries: cute.Tensor,
+) -> None:
+    """Looks up where the rows of a tile lie; of a negative tile nothing is looked at."""
+    rows, _ = rows_of_tiles(plan)
+    start = cutlass.max(tile, Int32(0)) * plan.tile_k
+    if const_expr(plan.paging is None):
+        number_rows(rows, start, work.k.count - start, thread, entries)
+    else:
+        find_rows(rows, pages.numbers, pages.size, work.k.first + start, work.k.count - start, thread, entries)
+
+
+@cute.jit
+def fill_rows(
+    rows: cutlass.Constexpr,
+    pool: cute.Tensor,
+    ring: cute.Tensor,
+    pipe: Values,
+    state: pipeline.PipelineState,
+    entries: cute.Tensor,
+    thread: Int32,
+) -> None:
+    """Starts to fill a tile row by row. Run by the whole warpgroup."""
+    pipe.producer_acquire(state)
+    copy_rows(rows, pool, ring[None, None, state.index], entries, thread)
+    pipe.producer_commit(state)
+
+
+@cute.jit
 def load_rows(
     plan: cutlass.Constexpr,
     scope: cutlass.Constexpr,
@@ -99,41 +134,28 @@ def load_rows(
         pools: (page_size, dim, pages) of one head, keys and values.
         queries: (atom, tensor, tile in shared memory) of a copy by TMA, or empty.
     """
-    k_rows, v_rows = rows_of_tiles(plan)
-    sK, sV = shared
-    q_pipe, k_pipe, v_pipe = pipes
-    first_slot, count = work.k.first, work.k.count
+    q_pipe, *rings = pipes
+    keys, values = zip(rows_of_tiles(plan), pools, shared, rings, strict=True)
     n, last_visited = visits(plan, scope, work)
     if n >= 0:
-        own, coming = empty_entries(k_rows.entries), empty_entries(k_rows.entries)
+        own, coming = (empty_entries(keys[0].entries) for _ in range(2))
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, plan.stages)
-        start = n * plan.tile_k
-        find_rows(k_rows, pages.numbers, pages.size, first_slot + start, count - start, thread, own)
-        k_pipe.producer_acquire(state)
-        copy_rows(k_rows, pools[0], sK[None, None, state.index], own, thread)
-        k_pipe.producer_commit(state)
+        find_tile(plan, work, pages, n, thread, own)
+        fill_rows(*keys, state, own, thread)
         if const_expr(len(queries) > 0):
             if cute.arch.make_warp_uniform(thread // WARP) == 0:
                 load_box(plan, work, q_pipe, *queries)
         following = last_visited(n - 1)
-        start = cutlass.max(following, Int32(0)) * plan.tile_k
-        find_rows(k_rows, pages.numbers, pages.size, first_slot + start, count - start, thread, coming)
+        find_tile(plan, work, pages, following, thread, coming)
         while following >= 0:
             before = state.clone()
             state.advance()
-            k_pipe.producer_acquire(state)
-            copy_rows(k_rows, pools[0], sK[None, None, state.index], coming, thread)
-            k_pipe.producer_commit(state)
-            v_pipe.producer_acquire(before)
-            copy_rows(v_rows, pools[1], sV[None, None, before.index], own, thread)
-            v_pipe.producer_commit(before)
+            fill_rows(*keys, state, coming, thread)
+            fill_rows(*values, before, own, thread)
             own.store(coming.load())
             following = last_visited(following - 1)
-            start = cutlass.max(following, Int32(0)) * plan.tile_k
-            find_rows(k_rows, pages.numbers, pages.size, first_slot + start, count - start, thread, coming)
-        v_pipe.producer_acquire(state)
-        copy_rows(v_rows, pools[1], sV[None, None, state.index], own, thread)
-        v_pipe.producer_commit(state)
+            find_tile(plan, work, pages, following, thread, coming)
+        fill_rows(*values, state, own, thread)
         # a thread that ends must have no copies under way
         cute.arch.cp_async_commit_group()
         cute.arch.cp_async_wait_group(0)

@@ -14,9 +14,9 @@ from cutlass import Int32, const_expr, pipeline
 from attn_dsl.kernels.common.launch import ELEMENTS, Values
 from attn_dsl.kernels.common.widen import widen_rows
 from attn_dsl.kernels.named_barrier import WARP, WARPGROUP
-from attn_dsl.kernels.paged_kv import copy_rows, empty_entries, find_rows, number_rows
+from attn_dsl.kernels.paged_kv import copy_rows, empty_entries
 from attn_dsl.kernels.sm90.load import load_box, visits
-from attn_dsl.kernels.sm90.pages import RowsRing, rows_of_tiles
+from attn_dsl.kernels.sm90.pages import RowsRing, find_tile, rows_of_tiles
 from attn_dsl.lowering.forward import ForwardPlan
 from attn_dsl.lowering.forward.plan import SHARED_ALIGNMENT
 
@@ -61,24 +61,6 @@ def narrow_tiles(plan: ForwardPlan, memory: Any) -> Values:
 
 
 @cute.jit
-def find(
-    plan: cutlass.Constexpr,
-    work: cutlass.Constexpr,
-    pages: cutlass.Constexpr,
-    tile: Int32,
-    thread: Int32,
-    entries: cute.Tensor,
-) -> None:
-    """Looks up where the rows of a tile lie; of a negative tile nothing is looked at."""
-    rows, _ = rows_of_tiles(plan)
-    start = cutlass.max(tile, Int32(0)) * plan.tile_k
-    if const_expr(plan.paging is None):
-        number_rows(rows, start, work.k.count - start, thread, entries)
-    else:
-        find_rows(rows, pages.numbers, pages.size, work.k.first + start, work.k.count - start, thread, entries)
-
-
-@cute.jit
 def fetch(
     rows: cutlass.Constexpr, pool: cute.Tensor, target: cute.Tensor, entries: cute.Tensor, tile: Int32, thread: Int32
 ) -> None:
@@ -114,12 +96,12 @@ def load_widened(
         steps = tuple(zip(rows_of_tiles(plan), pools, narrow, shared, pipes_kv, strict=True))
         entries = empty_entries(steps[0][0].entries)
         ahead = n  # the tile to copy next
-        find(plan, work, pages, ahead, thread, entries)
+        find_tile(plan, work, pages, ahead, thread, entries)
         for stage in cutlass.range_constexpr(plan.narrow_stages):
             for rows, pool, tiles, _, _ in steps:
                 fetch(rows, pool, tiles[None, None, stage], entries, ahead, thread)
             ahead = last_visited(ahead - 1)
-            find(plan, work, pages, ahead, thread, entries)
+            find_tile(plan, work, pages, ahead, thread, entries)
         if const_expr(len(queries) > 0):
             if cute.arch.make_warp_uniform(thread // WARP) == 0:
                 load_box(plan, work, q_pipe, *queries)
@@ -137,4 +119,4 @@ def load_widened(
             fetched.advance()
             n = last_visited(n - 1)
             ahead = last_visited(ahead - 1)
-            find(plan, work, pages, ahead, thread, entries)
+            find_tile(plan, work, pages, ahead, thread, entries)
