@@ -43,6 +43,7 @@ def found(measured, text, *options, **more):
         ),
         ("scale = 0.5\nmask = kv_idx <= q_pos", "is_causal", "uncompiled"),
         ("s: f32[heads]\nsink = s[h]", "has no sinks", "has no sinks"),
+        ("s: f32[heads]\ndescale v = s[h]", "has no factors of v", "has no factors of v"),
         ("used: i32[batch]\nlengths k { used = used }", "takes dense sequences only", "takes dense sequences only"),
     ],
 )

@@ -199,6 +199,10 @@ def test_a_million_keys_cost_no_memory(run, write) -> None:
         ("align offset(3)\nmask = kv_idx <= q_pos\n", {"q_pos": "q_idx + 3"}),
         ("align top_left\nmask = kv_idx <= q_pos\n", {"q_pos": "q_idx"}),
         (
+            "s: f32[heads]\ndescale k = s[h]\ndescale v = 2.0 * s[h]\nscore = min(score, 4.0)\n",
+            {"score": "min(score * s[h], 4.0)", "sink": None, "descale_v": "2.0 * s[h]"},
+        ),
+        (
             "let d = (q_pos - kv_idx) * 3\nmask = d > 1 and d < 9 and d % 2 == 0\n",
             {"mask": "1 < t1 and t1 < 9 and t1 % 2 == 0", "where": (("t1", "(q_pos - kv_idx) * 3"),)},
         ),

@@ -107,3 +107,14 @@ def test_torch_compile_takes_the_functions_whole():
     with torch.no_grad():
         found = torch.compile(flex_attention, fullgraph=True)(q, k, v, score_mod, block_mask)
     torch.testing.assert_close(found, attn_dsl.compile(spec)(**inputs.tensors), atol=2e-5, rtol=2e-5)
+
+
+def test_factors_of_v_are_not_dropped():
+    spec = attn_dsl.parse(HEAD + "factors: f32[heads]\ndescale v = factors[h]")
+    with pytest.raises(attn_dsl.UnsupportedError, match=r"E281.*factors of v"):
+        to_flex(spec, {}, {}, {})
+
+
+def test_factors_of_k_are_part_of_the_score():
+    spec = attn_dsl.parse(HEAD + "factors: f32[batch, kv_heads]\ndescale k = factors[b, kv_h]")
+    assert_same(spec, random_inputs(spec, {**EXTENTS, "kv_heads": 2}))
