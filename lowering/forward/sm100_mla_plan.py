@@ -102,7 +102,7 @@ class MlaPlan(Sm100Plan):
 
     @property
     def output_columns(self) -> int:
-        return 32
+        return 64
 
     @property
     def edges(self) -> tuple[Edge, ...]:

@@ -19,16 +19,18 @@ from attn_dsl.kernels.sm100.mla.visits import visits
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
 from attn_dsl.lowering.forward.sm100_mla_plan import ROWS, THREADS
 
+LOAD_COLUMNS = 32  # per instruction
+
 
 @cute.jit
 def rescale(plan: cutlass.Constexpr, memory: cute.Pointer, factor: Float32, thread: Int32) -> None:
     """Multiplies this thread's columns of the output with `factor`."""
     count = plan.output_columns
-    for column in cutlass.range(plan.column("o0"), plan.column("o0") + plan.half_columns, count, unroll=2):
-        row = load_row(memory, column, count, count, thread)
+    for column in cutlass.range(plan.column("o0"), plan.column("o0") + plan.half_columns, count, unroll=1):
+        row = load_row(memory, column, count, LOAD_COLUMNS, thread)
         cute.arch.fence_view_async_tmem_load()
         scaled(row, factor)
-        store_row(memory, column, row, count, thread)
+        store_row(memory, column, row, LOAD_COLUMNS, thread)
     cute.arch.fence_view_async_tmem_store()
 
 
@@ -49,10 +51,10 @@ def stage(
     store = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), sO.element_type, num_bits_per_copy=128)
     vectors = cute.flat_divide(sO[row_of(thread), None], (vector,))
     first = half_of(thread) * (plan.half_columns // vector)
-    for place in cutlass.range(plan.half_columns // count, unroll=2):
+    for place in cutlass.range(plan.half_columns // count, unroll=1):
         narrow = cute.make_rmem_tensor(count, sO.element_type)
         if const_expr(visited):
-            row = load_row(memory, plan.column("o0") + place * count, count, count, thread)
+            row = load_row(memory, plan.column("o0") + place * count, count, LOAD_COLUMNS, thread)
             cute.arch.fence_view_async_tmem_load()
             scaled(row, factor)
             if const_expr(plan.q_ends_early):
