@@ -273,6 +273,7 @@ def copy_boxes(
     target: cute.Tensor,
     entries: cute.Tensor,
     full: cute.Pointer,
+    part: cutlass.Constexpr[int] = 0,
 ) -> None:
     """Starts the copies of a full tile; they complete on the mbarrier `full`, which expects the bytes of a whole tile.
 
@@ -283,12 +284,13 @@ def copy_boxes(
         pool: (page_size, dim, pages) of one K/V head, of the tensor that `page_boxes` made.
         target: (plan.rows, columns) in shared memory.
         entries: what `find_boxes` found for this tile.
+        part: which of the boxes side by side, if rows in a page are wider than `columns`.
     """
     columns = cute.size(target, mode=[1])
-    boxes = cute.local_tile(pool, (plan.box, columns), (None, 0, None))  # (box, columns, boxes of a page, pages)
+    boxes = cute.local_tile(pool, (plan.box, columns), (None, part, None))  # (box, columns, boxes of a page, pages)
     parts = cute.local_tile(target, (plan.box, columns), (None, 0))  # (box, columns, boxes of the tile)
     source, here = tma_copy(atom, boxes, parts)
     for box in cutlass.range_constexpr(plan.count):
         page = cute.arch.shuffle_sync(entries[0, 0], box)
-        part = cute.arch.shuffle_sync(entries[1, 0], box)
-        cute.copy(atom, source[None, part, page], here[None, box], tma_bar_ptr=full)
+        within = cute.arch.shuffle_sync(entries[1, 0], box)
+        cute.copy(atom, source[None, within, page], here[None, box], tma_bar_ptr=full)

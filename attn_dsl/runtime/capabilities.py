@@ -9,7 +9,6 @@ from ..spec.model import AlignKind, AttentionSpec, DType, Lengths, Role
 
 TARGETS = ("reference", "sm90", "sm100")
 YES = "yes"
-NO_PAGING = "no paging in this version"
 HALVES_ONLY = "q, k and v are f16 or bf16 in this version"
 NO_FP8 = (
     "weights would have 8 bits, and wgmma takes values of 8 bits only with their keys innermost: v would have to be "
@@ -81,12 +80,8 @@ FEATURES = (
     Feature("used lengths", lambda spec: any(side.used for side in _lengths(spec))),
     Feature("left padding", lambda spec: any(side.left_pad for side in _lengths(spec))),
     Feature("query offsets", lambda spec: spec.align.kind is AlignKind.OFFSET),
-    Feature(
-        "paged K/V (table)", lambda spec: spec.paging is not None and spec.paging.table is not None, sm100=NO_PAGING
-    ),
-    Feature(
-        "paged K/V (CSR)", lambda spec: spec.paging is not None and spec.paging.indptr is not None, sm100=NO_PAGING
-    ),
+    Feature("paged K/V (table)", lambda spec: spec.paging is not None and spec.paging.table is not None),
+    Feature("paged K/V (CSR)", lambda spec: spec.paging is not None and spec.paging.indptr is not None),
     Feature("views and joint K/V pools", lambda spec: bool(spec.views)),
     Feature("sinks", lambda spec: spec.sink is not None),
     Feature("base-2 LSE", lambda spec: spec.lse_base == "2"),

@@ -85,6 +85,7 @@ _B200 = KernelTarget(
     sm100.select,
     sm100.pack_of,
     _sm100_template,
+    sm100.page_size_of,
 )
 SM103 = replace(_B200, capability=(10, 3), arch="sm_103a", select=partial(sm100.select, arch="sm_103a"))  # B300
 SM100 = replace(_B200, siblings=(SM103,))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_dsl.lowering.forward.splits import MAX_SPLITS, splits
+from attn_dsl.lowering.forward.splits import MAX_SPLITS, MOST_ROWS, splits
 
 from ..reference import lse_axes
 from .binding import Call
@@ -21,7 +21,7 @@ from .recipe import slots_of
 from .signature import Signature
 
 FEW = 32  # parts of which one warp joins a row
-SPLITTING = ("sm90",)  # targets whose kernels can write partial results
+SPLITTING = ("sm90", "sm100")  # targets whose kernels can write partial results
 
 
 def splits_of(call: Call, signature: Signature) -> int:
@@ -35,7 +35,8 @@ def splits_of(call: Call, signature: Signature) -> int:
     hint = dict(call.spec.schedule).get("splits")
     if hint is not None:
         return int(hint)
-    if signature.packed_q or call.extents["seq_q"] * signature.pack > signature.tile_q:
+    most = min(signature.tile_q, MOST_ROWS[signature.target])
+    if signature.packed_q or call.extents["seq_q"] * signature.pack > most:
         return 1
     blocks = math.prod(signature.grid(call.extents))
     at_once = _processors(call.device) * signature.blocks

@@ -85,13 +85,18 @@ def _sm90(plan: ForwardPlan) -> Iterator[str]:
     )
     rows = plan.tile_q // plan.consumers
     yield f"rings: {plan.stages} tiles of K and of V in flight; a warpgroup of {WARPGROUP} consumers has {rows} rows"
+    yield from _pages(plan, "the whole producer warpgroup")
+    if plan.widens:
+        ahead = plan.narrow_stages
+        yield f"k and v are {plan.kv_dtype}: the producers copy {ahead} tiles of bytes ahead and widen them"
+
+
+def _pages(plan: ForwardPlan, who: str) -> Iterator[str]:
     if plan.page_size:
         box = box_rows(plan.tile_k, plan.page_size)
         yield f"pages: of {plan.page_size} rows, in boxes of {box} by TMA; the tile in which a sequence ends row by row"
     elif plan.paging is not None:
-        yield "pages: of any size, row by row by the whole producer warpgroup, 16 bytes a lane"
-    if plan.widens:
-        yield f"k and v are {plan.kv_dtype}: the producers copy {plan.narrow_stages} tiles of bytes ahead and widen them"
+        yield f"pages: of any size, row by row by {who}, 16 bytes a lane"
 
 
 def _sm100(plan: Sm100Plan) -> Iterator[str]:
@@ -132,6 +137,7 @@ def _sm100_ring(plan: Sm100Plan) -> Iterator[str]:
     widths = " and ".join(f"{part} elements of {name}" for name, part in (("K", plan.k_part), ("V", plan.v_part)))
     ahead = "; keys run one tile ahead of values" if plan.keys_ahead else ""
     yield f"ring: {plan.stages} parts in flight, rows of {widths} each{ahead}"
+    yield from _pages(plan, f"{plan.load_warps} warps")
 
 
 def _mla_tiles(plan: MlaPlan) -> Iterator[str]:

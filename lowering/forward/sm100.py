@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
 from attn_dsl.expr import children_first
 from attn_dsl.lowering.forward import sm90, sm100_mla
+from attn_dsl.lowering.forward.paging import makes_boxes
 from attn_dsl.lowering.forward.plan import ELEMENT_BYTES, ForwardPlan, ShapeClass
 from attn_dsl.lowering.forward.rules import MAX_SHARED
 from attn_dsl.lowering.forward.sm100_mla_plan import MlaPlan
@@ -23,11 +25,11 @@ from attn_dsl.lowering.forward.sm100_rules import (
 )
 from attn_dsl.spec.model import AttentionSpec
 
-__all__ = ["Sm100Plan", "check", "pack_of", "refusals", "select"]
+__all__ = ["Sm100Plan", "check", "pack_of", "page_size_of", "refusals", "select"]
 
 TARGET = "sm100"
 FAST_EXP2 = ("sm_103a",)  # 32 exponentials per cycle and multiprocessor instead of 16
-HONOURED = ("tile_q", "tile_k", "stages", "order", "exp2_share")
+HONOURED = ("tile_q", "tile_k", "stages", "order", "exp2_share", "splits")
 KEYS_PER_TILE = KEYS[-1]
 MAX_TILES_IN_FLIGHT = 4  # of K and of V
 SCORE_CODE = 1_024  # nodes of an expression times columns: what ptxas compiles in about a second
@@ -84,6 +86,21 @@ def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
             nearest = min((ROWS * tiles for tiles in QUERY_TILES), key=lambda rows: abs(rows - int(value)))
             message = f"tile_q is {value}; a thread block has 1 or 2 tiles of {ROWS} rows"
             yield sm90.refusal(TARGET, message, f"the nearest is {nearest}")
+
+
+@lru_cache(maxsize=1024)
+def page_size_of(spec: AttentionSpec, shape: ShapeClass, page_size: int) -> int:
+    """`page_size` if TMA can copy full tiles out of pages of it, else 0; as `sm90.page_size_of`.
+
+    Raises UnsupportedError (E281) if keys come in boxes only, where V is a part of K, and it makes none.
+    """
+    if sm100_mla.absorbs(spec):
+        return sm100_mla.page_size_of(shape, page_size)
+    if spec.lengths_k.left_pad is not None or spec.tensor("k").dtype in sm90.NARROW:
+        return 0
+    order = tuple((key, value) for key, value in spec.schedule if key == "order")
+    plan = _plan(spec, sm90.plan_of(replace(spec, schedule=order), shape), ARCHITECTURES[0])
+    return page_size if makes_boxes(plan.tile_k, page_size) else 0
 
 
 def pack_of(spec: AttentionSpec, group: int) -> int:
@@ -148,7 +165,9 @@ def _plan(spec: AttentionSpec, shared: ForwardPlan, arch: str) -> Sm100Plan:
     if max(dim, dim_v) > WIDE:
         dim, dim_v = (-(-extent // NARROW_PART) * NARROW_PART for extent in (dim, dim_v))
     tiles = next((row for row in TABLE if dim <= row.max_dim and dim_v <= row.max_dim_v), TABLE[-1])
-    query_tiles = hints["tile_q"] // ROWS if "tile_q" in hints else tiles.query_tiles
+    # few queries have their keys in parts, or widened: the next scores are then made while a tile becomes weights
+    few = shared.partial or shared.widens
+    query_tiles = hints["tile_q"] // ROWS if "tile_q" in hints else 1 if few else tiles.query_tiles
     by_rows = ROWS % shared.pack != 0
     registers = ONE_TILE if query_tiles == 1 else TWO_TILES_BY_ROWS if by_rows else TWO_TILES
     softmax, correction, other = registers

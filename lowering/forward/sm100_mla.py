@@ -18,7 +18,7 @@ from attn_dsl.spec.model import AttentionSpec
 
 Problem = tuple[str, str]  # a message and a hint
 WAY_OUT = "target='reference' runs every spec"
-HONOURED = ("order", "exp2_share")  # keys of a schedule
+HONOURED = ("order", "exp2_share", "splits")  # keys of a schedule
 CLUSTERS = (1, 2)  # thread blocks that share keys
 PACKS = tuple(pack for pack in range(1, ROWS + 1) if ROWS % pack == 0)  # heads of one thread block
 VALUE_STEP = HALVES * PART  # elements of d_v: each half is made of whole parts

@@ -80,15 +80,18 @@ class Sm100Plan(ForwardPlan):
     @property
     def roles(self) -> tuple[WarpRole, ...]:
         """Who does what, by warps. Both warpgroups of softmax have one role name: each serves one query tile."""
-        other = self.registers_producer
+        other, loads = self.registers_producer, self.load_warps
         first = 4 * self.query_tiles
+        idle = (
+            -(loads + 2) % 4
+        )  # warpgroups are whole, and all warps of one have as many registers (PTX ISA, setmaxnreg)
         return (
             *(WarpRole("softmax", 4 * tile, 4, self.registers_consumer) for tile in range(self.query_tiles)),
             WarpRole("correction", first, 4, self.registers_correction),
             WarpRole("mma", first + 4, 1, other),
-            WarpRole("load", first + 5, 1, other),
-            WarpRole("epilogue", first + 6, 1, other),
-            WarpRole("idle", first + 7, 1, other),
+            WarpRole("load", first + 5, loads, other),
+            WarpRole("epilogue", first + 5 + loads, 1, other),
+            *((WarpRole("idle", first + 6 + loads, idle, other),) if idle else ()),
         )
 
     def role(self, name: str) -> WarpRole:
@@ -115,6 +118,21 @@ class Sm100Plan(ForwardPlan):
         return ROWS % self.pack == 0
 
     @property
+    def loads_rows(self) -> bool:
+        """Whether keys and values are copied row by row by all threads that load, and not by TMA."""
+        return self.widens or (self.paging is not None and not self.page_size)
+
+    @property
+    def load_warps(self) -> int:
+        """Warps that load: of rows two keep up with memory, and four where they widen what they have copied."""
+        return 4 if self.widens else 2 if self.loads_rows else 1
+
+    @property
+    def stages_output(self) -> bool:
+        """Whether O goes through shared memory: parts of it, in f32, go from registers to where they belong."""
+        return not self.partial
+
+    @property
     def stores_boxes(self) -> bool:
         """Whether rows of O go by TMA: as those of Q come, unless rows of another sequence follow."""
         return self.by_tma and self.lengths_q.cu_seqlens is None
@@ -126,13 +144,16 @@ class Sm100Plan(ForwardPlan):
 
     @property
     def clears(self) -> bool:
-        """Whether rows of V that belong to no key of the sequence can follow its last one."""
-        return self.lengths_k.cu_seqlens is not None or self.lengths_k.used is not None
+        """Whether rows of V that belong to no key of the sequence can follow its last one. Those of tiles that are
+        copied row by row are zeros, as is the tile in which a sequence in pages ends."""
+        dense = self.paging is None and not self.loads_rows
+        return dense and (self.lengths_k.cu_seqlens is not None or self.lengths_k.used is not None)
 
     @property
     def edges(self) -> tuple[Edge, ...]:
         """The mbarriers in their order in shared memory."""
         q_producer, q_count = (copy("load"), 1) if self.by_tma else (each("correction"), WARPGROUP)
+        kv_producer, kv_count = (each("load"), WARP * self.load_warps) if self.loads_rows else (copy("load"), 1)
         lands = ("mma", "load") if self.clears else ("mma",)  # who waits for copies: zeros are written over them
         stores = ("epilogue",) if self.stores_boxes else ("correction",)
         weights = (each("softmax"), each("correction"))
@@ -141,14 +162,18 @@ class Sm100Plan(ForwardPlan):
         before, so_far = ("", "so far") if one else (", and the output before them", "of all keys")
         return (
             Edge("q_full", tiles, q_count, (q_producer,), ("mma",), "queries have landed"),
-            Edge("kv_full", self.stages, 1, (copy("load"),), lands, "a part of keys or values has landed"),
+            Edge("kv_full", self.stages, kv_count, (kv_producer,), lands, "a part of keys or values has landed"),
             Edge("kv_empty", self.stages, 1, (commit("mma"),), ("load",), "a part of keys or values is used up"),
             Edge("s_full", SLOTS, 1, (commit("mma"),), ("softmax",), f"scores are there{before}"),
             Edge("p_full", SLOTS, 2 * WARPGROUP, weights, ("mma", "softmax"), ready),
             Edge("stats_full", SLOTS, WARPGROUP, (each("softmax"),), ("correction",), "statistics of rows are there"),
             *((Edge("v_clear", 1, WARP, (each("load"),), ("mma",), "values end with zeros"),) if self.clears else ()),
             Edge("o_full", tiles, 1, (commit("mma"),), ("correction",), f"the output {so_far} is complete"),
-            Edge("o_staged", tiles, WARPGROUP, (each("correction"),), stores, "the output lies in shared memory"),
+            *(
+                (Edge("o_staged", tiles, WARPGROUP, (each("correction"),), stores, "the output lies in shared memory"),)
+                if self.stages_output
+                else ()
+            ),
         )
 
     def arrivals(self, edge: Edge) -> dict[str, int]:

@@ -315,7 +315,7 @@ def test_the_plan_of_a_target_and_its_shape_classes(run, write, target: str, par
 
 
 def test_a_target_that_refuses_the_spec_says_why(run, write) -> None:
-    name = write("a.attn", "schedule { splits = 2 }", operands=True)
-    outcome = run("explain", name, *SIZES, "--target", "sm100")
+    name = write("a.attn", "schedule { exp2_share = 20 }", operands=True)
+    outcome = run("explain", name, *SIZES, "--target", "sm90")
     assert outcome.code == 1
     assert "E281" in outcome.err

@@ -100,7 +100,7 @@ def random_call(
 )
 def test_a_sample(name: str, dtype: str, cases: list[tuple[int, int, int]]) -> None:
     """One kernel serves every length; asynchronous work completes as late as it may, or at random times."""
-    kernels = Kernels(spec_of(name, dtype), SM100)
+    kernels = Kernels(replace(spec_of(name, dtype), schedule=(("splits", 1),)), SM100)
     for place, sizes in enumerate(cases):
         check(kernels, random_call(kernels.spec, *sizes, seed=place + 1), seed=place + 1, late=1 + place % 2)
     assert len(kernels.compiled) <= 1
@@ -148,7 +148,7 @@ def test_packed_sequences(heads: int) -> None:
 
 def test_keys_are_loaded_once() -> None:
     """Bytes of a decode step: queries and keys, of 128 heads too, whose rows are two thread blocks'."""
-    spec = spec_of("full")
+    spec = replace(spec_of("full"), schedule=(("splits", 1),))
     for heads, seq_q in ((64, 1), (16, 4), (128, 1)):
         call = random_call(spec, seq_q, 640, heads, seed=heads, batch=1)
         (report,) = check(Kernels(spec, SM100), call, seed=heads, late=2)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 import attn_dsl
-from attn_dsl.diagnostics import UnsupportedError
 from attn_dsl.lowering.forward import ShapeClass, explain, select, sm90, sm100
 from attn_dsl.lowering.forward.paging import makes_boxes
 
@@ -65,11 +64,19 @@ def test_the_plan_says_how_pages_are_copied() -> None:
     assert repr(plan) != repr(boxes) != repr(replace(boxes, partial=True))
 
 
-def test_targets_without_pages_and_parts_say_so() -> None:
-    with pytest.raises(UnsupportedError, match="k and v lie in pages"):
-        sm100.select(spec(), SHAPE)
-    text = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, heads, dim]\nschedule { splits = 4 }"
-    dense = attn_dsl.parse(text, name="dense")
-    assert select(dense, ShapeClass(64, 64)).paging is None
-    with pytest.raises(UnsupportedError, match="a schedule cannot set splits"):
-        sm100.select(dense, ShapeClass(64, 64))
+def test_plans_for_blackwell() -> None:
+    """Two warps copy rows; one has the boxes. For parts a thread block has one query tile, and O is not staged."""
+    rows, boxes = (sm100.select(spec(), replace(SHAPE, page_size=size)) for size in (0, 16))
+    assert [(plan.role("load").warps, plan.loads_rows, plan.clears) for plan in (rows, boxes)] == [
+        (2, True, False),
+        (1, False, False),
+    ]
+    assert [{edge.name: edge.count for edge in plan.edges}["kv_full"] for plan in (rows, boxes)] == [64, 1]
+    assert "pages: of any size, row by row by 2 warps" in explain.explain(rows)
+    assert "pages: of 16 rows, in boxes of 16 by TMA" in explain.explain(boxes)
+    parts = sm100.select(spec(), replace(SHAPE, page_size=16, partial=True))
+    assert (parts.query_tiles, parts.tile_q) == (1, 128)
+    assert "o_staged" not in [edge.name for edge in parts.edges]
+    assert [sm100.page_size_of(spec(), SHAPE, size) for size in (1, 7, 8, 16, 48, 64, 128, 256)] == [
+        *(0, 0, 8, 16, 48, 64, 128, 256)
+    ]

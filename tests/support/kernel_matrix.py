@@ -33,7 +33,6 @@ FIRST = (
     *("packed_documents_window", "llama4_chunked", "llama4_nope", "qwen_logn", "bloom_alibi", "jina_alibi"),
     *("t5_decoder", "kerple_log", "sandwich", "swin_window", "swin_v2_cosine", "longformer", "longformer_dilated"),
 )
-REFUSED = {"paged_decode"}  # by sm100: pages
 DTYPES = {"bf16": DType.BF16, "f16": DType.F16}
 TORCH = {DType.BF16: torch.bfloat16, DType.F16: torch.float16}
 DIMS = (8, 40, 64, 72, 96, 128, 192, 256)
@@ -139,6 +138,8 @@ def call_of(spec: AttentionSpec, cell: Cell, lengths: tuple[int, int], seed: int
     named = {str(axis.name) for tensor in spec.tensors for axis in tensor.axes if axis.name is not None}
     if spec.lengths_q.cu_seqlens is not None:
         named.add("batch")  # as batch + 1
+    if spec.paging is not None:
+        named.add("seq_k")  # the longest sequence in pages
     extents = {axis: extent for axis, extent in wanted.items() if axis in named}
     extents |= dict.fromkeys(named - set(wanted), 64)
     params = {param.name: SMALL[param.name] for param in spec.params if param.name in SMALL and param.per is None}
@@ -199,7 +200,9 @@ def rounded_weights(spec: AttentionSpec, call: Call) -> Tensor:
     The oracle gives the weights: with unit vectors in the place of v, o is a slice of them.
     """
     axes = [str(axis.name) for axis in spec.tensor("v").axes]
-    v = call.tensors["v"]
+    v = pool = call.tensors["v"]
+    if axes[:2] == ["pages", "page_size"]:  # a page list names no slot twice: the pool is one row of slots
+        axes, v = ["total_k", *axes[2:]], pool.flatten(0, 1)
     slots = "seq_k" if "seq_k" in axes else "total_k"
     rows, width = axes.index(slots), v.shape[axes.index(spec.dim_v_axis)]
     seq_k = v.shape[rows]
@@ -211,7 +214,7 @@ def rounded_weights(spec: AttentionSpec, call: Call) -> Tensor:
         count = min(width, seq_k - start)
         unit[start : start + count, :count] = torch.eye(count, dtype=v.dtype)
         shape = [seq_k if axis == rows else width if axis == len(axes) - 1 else 1 for axis in range(len(axes))]
-        tensors = {**call.tensors, "v": unit.reshape(shape).expand(v.shape)}
+        tensors = {**call.tensors, "v": unit.reshape(shape).expand(v.shape).reshape(pool.shape)}
         slices.append(reference.attention(spec, tensors, call.params, precision="float64")[0][..., :count])
     weights = torch.cat(slices, -1)
     largest = weights.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)

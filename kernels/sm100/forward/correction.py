@@ -9,6 +9,7 @@ from attn_dsl.kernels.common.softmax import LN_2, LOG2_E, normalised
 from attn_dsl.kernels.pack_gqa import store_lse
 from attn_dsl.kernels.sm100.forward.epilogue import scatter_tile
 from attn_dsl.kernels.sm100.forward.load import gather_queries
+from attn_dsl.kernels.sm100.forward.parts import store_part
 from attn_dsl.kernels.sm100.forward.turns import next_scores
 from attn_dsl.kernels.sm100.forward.visits import visits
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
@@ -128,24 +129,33 @@ def correct_tiles(
         sink, ending = None, scope.fresh()
         if const_expr(plan.sink is not None):
             sink = ending.evaluate([plan.sink], row=ending.row(q_idx, head))[0] * LOG2_E
+            if const_expr(plan.partial):  # it joins one part alone
+                sink = cutlass.select_(work.split[0] == 0, sink, -Float32.inf)
         factor, lse = normalised(largest, total, sink)
         if const_expr(plan.descale_v is not None):
             factor = factor * ending.evaluate([plan.descale_v], row=ending.row(q_idx, head))[0]
         if const_expr(plan.q_ends_early):
             lse = cutlass.select_(is_there, lse, -Float32.inf)
-        store_lse(mLSE, q_idx, head, work.q.slots, lse if const_expr(plan.lse_base == "2") else lse * LN_2)
+        in_base_2 = plan.partial or plan.lse_base == "2"
+        store_lse(mLSE, q_idx, head, work.q.slots, lse if const_expr(in_base_2) else lse * LN_2)
         if begun & 1 << place != 0:
             barriers.wait("o_full", place, last_output if const_expr(plan.keys_ahead) else Int32(0))
             fence_after()
-            stage(plan, memory, o_tiles[place], place, factor, True, is_there, thread)
-        else:
+            if const_expr(plan.stages_output):
+                stage(plan, memory, o_tiles[place], place, factor, True, is_there, thread)
+            else:
+                store_part(work, memory, mO, place, factor, True, q_idx, head, thread)
+        elif const_expr(plan.stages_output):
             stage(plan, memory, o_tiles[place], place, factor, False, is_there, thread)
-        if const_expr(plan.stores_boxes):
-            # what threads wrote must be visible to the copy engine before it is told
-            cute.arch.fence_view_async_shared()
-        barriers.arrive("o_staged", place)
-        if const_expr(not plan.stores_boxes):
-            scatter_tile(work, barriers, mO, o_tiles[place], place, thread)
+        else:
+            store_part(work, memory, mO, place, factor, False, q_idx, head, thread)
+        if const_expr(plan.stages_output):
+            if const_expr(plan.stores_boxes):
+                # what threads wrote must be visible to the copy engine before it is told
+                cute.arch.fence_view_async_shared()
+            barriers.arrive("o_staged", place)
+            if const_expr(not plan.stores_boxes):
+                scatter_tile(work, barriers, mO, o_tiles[place], place, thread)
     # outputs have been read before tensor memory is freed; until here, a dependence on their registers was enough
     cute.arch.fence_view_async_tmem_load()
     fence_before()

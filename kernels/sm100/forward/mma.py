@@ -26,6 +26,9 @@ def wait_for(barriers: cutlass.Constexpr, places: cutlass.Constexpr) -> None:
     """Waits until parts of K or V have landed."""
     for slot, parity in places:
         barriers.wait("kv_full", slot, parity)
+    if const_expr(barriers.plan.loads_rows):
+        # threads wrote them, matrix products read them through the async proxy
+        cute.arch.fence_view_async_shared()
 
 
 @cute.jit

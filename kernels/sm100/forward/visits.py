@@ -60,6 +60,6 @@ def query_tile_bounds(work: Work, scope: Scope, place: Any) -> TileBounds:
     is_there = first <= last
     # rows that there are, for what is read at them
     last = larger(last, Int32(0))
-    bounds = tile_bounds(work.plan, scope, smaller(first, last), last, ROWS)
+    bounds = tile_bounds(work.plan, scope, smaller(first, last), last, ROWS, work.split)
     seen = tuple(TileRange(tiles.start, choose(is_there, tiles.stop, tiles.start)) for tiles in bounds.seen)
     return replace(bounds, seen=seen, first=choose(is_there, bounds.first, Int32(-1)))
