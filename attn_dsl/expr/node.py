@@ -20,6 +20,7 @@ from .operators import I64_MAX, I64_MIN, OPERATORS
 from .types import BOOL, FLOAT, INT, ValueType
 
 Constant = bool | int | float
+_FLOATS = ("score", "reference")  # the latter in kernels alone: `lowering.forward.logits`
 LEAVES = ("const", "var", "size", "param", "read")
 
 
@@ -104,7 +105,7 @@ class ExprBuilder:
         return self._make("const", (), value, kind)
 
     def var(self, name: str) -> Expr:
-        return self._make("var", (), name, FLOAT if name == "score" else INT)
+        return self._make("var", (), name, FLOAT if name in _FLOATS else INT)
 
     def size(self, axis: str) -> Expr:
         return self._make("size", (), axis, INT)

@@ -21,13 +21,15 @@ from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.pairs import Pair, each
 from attn_dsl.lowering.forward import CaptureArgument, ForwardPlan
 from attn_dsl.lowering.forward.distances import DISTANCE
-from attn_dsl.lowering.forward.logits import BASE, STEP
+from attn_dsl.lowering.forward.logits import BASE, REFERENCE, STEP
 
 ROW, COLUMN, SCORE = "row", "column", "score"
 NOTHING: frozenset[str] = frozenset()
+MOST_KEPT = 4  # reads that a loop over tiles keeps in registers, for each row of a fragment
 _VARIABLES = {
     "q_idx": frozenset({ROW}),
     "q_pos": frozenset({ROW}),
+    REFERENCE: frozenset({ROW}),
     "kv_idx": frozenset({COLUMN}),
     STEP: frozenset({COLUMN}),
     DISTANCE: frozenset({COLUMN}),  # evaluated at a place of its own
@@ -65,6 +67,7 @@ class Place:
 
     index: Any  # Int32, or a Pair: q_idx or kv_idx, inside the sequence wherever an expression reads or divides by it
     head: Any = None  # Int32: the row's query head, where rows of several heads share a tile
+    reference: Any = None  # Float32, of a row: what its weights are taken against
     base: Any = None  # Int32, of a column: the thread's first one in the tile; None: `index` itself
     step: Any = 0  # int, or a Pair: index - base
     values: dict[Any, Any] = field(default_factory=dict)
@@ -121,10 +124,28 @@ class Scope:
     packed_q: Any = None  # where packed captures of the queries begin; None: no captures are packed
     packed_k: Any = None  # likewise of the keys
     _values: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _kept: Mapping[Expr, Any] = field(default_factory=dict, repr=False)  # values of the code around
+    _kept_of_rows: tuple[Mapping[Expr, Any], ...] = ()  # likewise, of each row of a fragment
 
     def fresh(self) -> Scope:
-        """The same scope with nothing computed yet."""
-        return replace(self, _values={})
+        """The same scope with nothing computed yet but what it keeps."""
+        return replace(self, _values=dict(self._kept))
+
+    def keeping(self, fragment: Fragment, *roots: Expr) -> Scope:
+        """The same scope that keeps what `roots` read, as far as it is the same for all keys, in the code below.
+
+        In a loop over tiles of keys it would be read in every turn, since compilers move no read over a barrier, and
+        where its latency is not hidden: behind the wait for the tensor cores.
+        """
+        depends = dependences(roots, self._by_row, frozenset({BASE}))
+        steady = [node for node in depends if node.op in ("read", "param") and depends[node] <= {ROW}][:MOST_KEPT]
+        inside = self.fresh()
+        rows = inside.rows(fragment)
+        for row in rows:
+            inside.evaluate(steady, row=row)
+        kept = {node: inside._values[node] for node in steady if not depends[node]}
+        of_rows = tuple({node: row.values[node] for node in steady if depends[node]} for row in rows)
+        return replace(self, _kept=kept, _kept_of_rows=of_rows)
 
     def uniform(self, *roots: Expr) -> list[Any]:
         """Values that depend on neither row nor column."""
@@ -141,7 +162,10 @@ class Scope:
     def rows(self, fragment: Fragment) -> list[Place]:
         """The rows of a fragment."""
         heads = fragment.heads or [None for _ in fragment.rows]
-        return [self.row(q_idx, head) for q_idx, head in zip(fragment.rows, heads, strict=True)]
+        rows = [self.row(q_idx, head) for q_idx, head in zip(fragment.rows, heads, strict=True)]
+        for row, kept in zip(rows, self._kept_of_rows, strict=False):
+            row.values.update(kept)
+        return rows
 
     def column(self, base: Any, step: int, *, clamp: bool) -> Place:
         """The column base + step; with `clamp` the last of the sequence if it lies past it."""
@@ -232,6 +256,9 @@ class Scope:
         if name in ("q_idx", "q_pos"):
             assert row is not None
             return row.index if name == "q_idx" else row.index + self.uniform(self.plan.shift)[0]
+        if name == REFERENCE:
+            assert row is not None
+            return row.reference
         if name in ("kv_idx", BASE, STEP, DISTANCE):
             assert column is not None
             return column.part(name)

@@ -29,6 +29,7 @@ from attn_dsl.kernels.sm90.softmax import (
     rescale,
     weigh,
 )
+from attn_dsl.lowering.forward.plan import piece_expressions
 from attn_dsl.lowering.forward.rules import ROWS
 
 ROW_STEP = 8
@@ -71,12 +72,14 @@ def score_and_mask(
     scope: cutlass.Constexpr,
     fragment: cutlass.Constexpr,
     scores: cute.Tensor,
+    reference: cute.Tensor,
     tile: Int32,
     masked: cutlass.Constexpr[bool],
 ) -> None:
-    """Dot products of one tile to scores, in place."""
+    """Dot products of one tile, in place, to scores in base 2 above the reference, or, where the plan folds the scale,
+    to those before scale and reference."""
     viewed = by_row(scores)
-    score_scores(plan, scope.fresh(), fragment, viewed, tile, inside=not masked)
+    score_scores(plan, scope.fresh(), fragment, viewed, tile, inside=not masked, references=reference)
     if const_expr(masked):
         mask_scores(plan, scope.fresh(), fragment, viewed, tile)
 
@@ -113,16 +116,56 @@ def step(
     pass_turn(barriers, group)
     warpgroup.wait_group(1)
     k_pipe.consumer_release(state)
-    score_and_mask(plan, scope, fragment, scores, tile, masked)
+    score_and_mask(plan, scope, fragment, scores, reference, tile, masked)
     warpgroup.wait_group(0)
     v_pipe.consumer_release(before)
-    sums = weigh(scores, weights, reference, scale, plan.computes_scores)
+    sums = weigh(scores, weights, reference if plan.fold_scale else None, scale)
     if cute.arch.vote_any_sync(reference_serves(sums, reference, base) == Boolean(False)):
         move_reference(scores, weights, output, statistics, Float32(1.0))
     else:
         for row in cutlass.range_constexpr(ROWS_PER_THREAD):
             row_sum[row] = row_sum[row] + sums[row]
     return state
+
+
+@cute.jit
+def let_pass(
+    plan: cutlass.Constexpr,
+    barriers: cutlass.Constexpr[ForwardBarriers],
+    last_visited: cutlass.Constexpr,
+    pipes: Values,
+    group: Int32,
+    n: Int32,
+    values: cute.Tensor,
+    keys: Int32,
+    thread: Int32,
+) -> None:
+    """The walk from tile `n` on of a warpgroup without rows: tiles and turns go by, and the others are not held up.
+
+    `values` and `keys` are the ring of V and the length of the sequence.
+    """
+    q_pipe, k_pipe, v_pipe = pipes
+    state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, plan.stages)
+    k_pipe.consumer_wait(state)
+    if const_expr(not barriers.queries):  # the output comes to lie where queries still arrive
+        q_pipe.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+    k_pipe.consumer_release(state)
+    if const_expr(may_end_early(plan)):
+        v_pipe.consumer_wait(state)
+        clear_values(plan, barriers, values[None, None, state.index], keys - n * plan.tile_k, thread)
+    n = last_visited(n - 1)
+    while n >= 0:
+        before = state.clone()
+        state.advance()
+        k_pipe.consumer_wait(state)
+        wait_turn(barriers, group)
+        pass_turn(barriers, group)
+        k_pipe.consumer_release(state)
+        v_pipe.consumer_wait(before)
+        v_pipe.consumer_release(before)
+        n = last_visited(n - 1)
+    v_pipe.consumer_wait(state)
+    v_pipe.consumer_release(state)
 
 
 @cute.jit
@@ -175,12 +218,16 @@ def consume_tiles(
     n = bounds.first
     if const_expr(barriers.queries):
         cute.arch.barrier(barrier_id=barriers.queries[0].id, number_of_threads=barriers.queries[0].threads)
-    if n >= 0:
-        if const_expr(barriers.turn):
-            if group == len(barriers.turn) - 1:
-                pass_turn(barriers, group)
+    if const_expr(barriers.turn):
+        if (n >= 0) & (group == len(barriers.turn) - 1):
+            pass_turn(barriers, group)
+    has_rows = True if const_expr(plan.consumers == 1) else work.row(group * ROWS)[0] < work.q.count
+    if (n >= 0) & (has_rows == Boolean(False)):
+        let_pass(plan, barriers, last_visited, pipes, group, n, sV, scope.seq_k, thread)
+    if (n >= 0) & has_rows:
         operands, accumulators = (queries, keys, values, weights), (scores, output, (reference, base, row_sum))
-        fixed = (plan, barriers, scope, fragment, products, operands, accumulators, pipes, group, scale)
+        keeping = scope.keeping(fragment, plan.logit, plan.mask.mask, *piece_expressions(plan.mask))
+        fixed = (plan, barriers, keeping, fragment, products, operands, accumulators, pipes, group, scale)
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, plan.stages)
         k_pipe.consumer_wait(state)
         if const_expr(not barriers.queries):
@@ -188,7 +235,7 @@ def consume_tiles(
         multiply(qk, scores, queries, keys[None, None, None, state.index], False)
         warpgroup.wait_group(0)
         k_pipe.consumer_release(state)
-        score_and_mask(plan, scope, fragment, scores, n, True)
+        score_and_mask(plan, keeping, fragment, scores, reference, n, True)
         move_reference(scores, weights, output, accumulators[2], scale, first=True)
         if const_expr(may_end_early(plan)):
             v_pipe.consumer_wait(state)

@@ -19,7 +19,6 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32
 from cutlass._mlir.dialects import llvm
 
-from attn_dsl.kernels.common.exponential import polynomial_exp2
 from attn_dsl.kernels.common.softmax import LANES_PER_ROW, exp2, normalised
 
 ROWS_PER_THREAD = 2  # of a 64-row wgmma accumulator: lane // 4 and 8 below
@@ -67,27 +66,24 @@ def _rounded(low: Float32, high: Float32, element: type) -> Int32:
     )
 
 
-def weigh(
-    scores: cute.Tensor, weights: cute.Tensor, reference: cute.Tensor, scale: Float32, share: bool = False
-) -> list[Float32]:
+def weigh(scores: cute.Tensor, weights: cute.Tensor, reference: cute.Tensor | None, scale: Float32) -> list[Float32]:
     """Writes the rounded weights of a tile and returns the sum of each row's, as far as this thread holds them.
 
     Args:
         scores: f32, an accumulator; -inf where a key is not visible. What is left there are the scores in base 2 above
             the reference.
         weights: 16-bit, as many in the same order.
-        reference: f32 (rows), logarithms in base 2.
+        reference: f32 (rows), logarithms in base 2; None: scores are in base 2 above the reference already.
         scale: from scores to logarithms in base 2; positive.
-        share: whether every second weight is made on FMA units, where scores keep the special function unit busy.
     """
     values, pairs = in_register_order(scores), cute.recast_tensor(in_register_order(weights), Int32)
     sums: list[Float32 | None] = [None] * ROWS_PER_THREAD
     for pair in range(cute.size(pairs)):
         row = pair % ROWS_PER_THREAD
-        for place in (2 * pair, 2 * pair + 1):
-            values[place] = values[place] * scale - reference[row]
-        low = exp2(values[2 * pair])
-        high = polynomial_exp2(values[2 * pair + 1]) if share else exp2(values[2 * pair + 1])
+        if reference is not None:
+            for place in (2 * pair, 2 * pair + 1):
+                values[place] = values[place] * scale - reference[row]
+        low, high = exp2(values[2 * pair]), exp2(values[2 * pair + 1])
         before = sums[row]
         sums[row] = low + high if before is None else before + low + high
         pairs[pair] = _rounded(low, high, weights.element_type)

@@ -17,18 +17,40 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from attn_dsl.expr import FLOAT, Expr, ExprBuilder, children_first
 from attn_dsl.lowering.tiles.polynomial import combined, expression, polynomial
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
+REFERENCE = "reference"  # leaf: what the weights of a row are taken against, in base 2
 BASE, STEP = "kv_base", "kv_step"  # leaves with kv_idx = kv_base + kv_step, 0 <= kv_step < keys of a tile
 
 
 def logit(build: ExprBuilder, score: Expr, scale: Expr) -> Expr:
     """score * log2(e) over the leaf `score` as the plain dot product, which `scale` is put before."""
     return _Rewriter(build, scale).logit(score)
+
+
+@cache
+def above_reference(logit: Expr) -> Expr:
+    """logit - reference, where the difference costs least.
+
+    That is in the steady offset, which a row computes once for all keys of a tile, or else in the product that the
+    logit's sum begins with, which becomes a fused multiply-add.
+    """
+    build = ExprBuilder()
+    reference = build.var(REFERENCE)
+    terms = []
+    while logit.op == "add" and logit.type is FLOAT:
+        term, logit = logit.args
+        terms.append(term)
+    changes = any(node.op == "var" and node.attr in ("kv_idx", "score", STEP) for node in children_first([logit]))
+    result = build.op("add", logit, build.op("neg", reference)) if changes else build.op("sub", logit, reference)
+    for term in reversed(terms):
+        result = build.op("add", term, result)
+    return result
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from attn_dsl.expr import Expr, children_first
+from attn_dsl.expr import Expr
 from attn_dsl.expr.text import to_text
 from attn_dsl.lowering.forward.distances import DistanceTerm
 from attn_dsl.spec.model import Lengths, Paging
@@ -181,16 +181,6 @@ class ForwardPlan:
     def threads(self) -> int:
         """Threads of one block: a warpgroup for the producer, then the consumers."""
         return WARPGROUP * (1 + self.consumers)
-
-    @property
-    def computes_scores(self) -> bool:
-        """Whether scores take the special function unit's time, which weights then leave to it in part."""
-        uses = {"exp", "exp2", "log", "log2", "tanh", "sigmoid", "sqrt", "sin", "cos"}
-        after_score: set[Expr] = set()
-        for node in children_first([self.logit]):
-            if (node.op == "var" and node.attr == "score") or any(argument in after_score for argument in node.args):
-                after_score.add(node)
-        return any(node.op in uses for node in after_score)
 
     @property
     def blocks(self) -> int:

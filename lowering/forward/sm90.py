@@ -49,26 +49,38 @@ class TileShape:
     stages: int
     registers_producer: int  # per thread
     registers_consumer: int  # per thread
-    evaluates: bool  # whether a thread has registers left to evaluate scores and masks of single elements
-    windows: bool = False  # whether only for masks by which every row sees a number of keys that is one for all rows
+    kinds: tuple[str, ...]  # of kernels that have it, of `KINDS`
 
 
-# Of narrow heads three blocks of one warpgroup share a multiprocessor, of windows, which visit few tiles, two: one
-# starts or ends while another multiplies. Other blocks read keys and values once for two warpgroups, whose threads have
-# room for the output of 128 columns. Keys of 256 columns leave shared memory for two tiles of 80, values of 256 columns
-# leave registers for scores of 80.
+# What a kernel does for each element of a tile, and so how many registers it needs besides its accumulators.
+KINDS = (
+    "plain",  # nothing: scores are dot products, masks are ranges
+    "window",  # likewise, and every row sees a number of keys that is one for all rows
+    "short window",  # likewise, and the mask says that there are up to `SHORT`
+    "computed",  # scores are computed from what a thread holds
+    "read",  # scores read tensors key by key, or masks are evaluated, or producers find addresses, or keys are split
+    "both",  # scores are computed and masks evaluated
+)
+SHORT = 512  # keys
+# Three warpgroups fill the tensor cores best: while one multiplies, the softmax of two others hides one another's
+# latencies. Their registers leave scores of 80 keys at most beside an output of 128 columns. Of narrow heads three
+# blocks of one warpgroup share a multiprocessor, of short windows, which visit few tiles, two: one starts or ends while
+# another multiplies. Where two warpgroups remain, keys of 256 columns leave shared memory for two tiles of 64.
 TABLE = (
-    TileShape(64, 64, 64, 96, 2, 24, 136, False),
-    TileShape(128, 128, 64, 80, 2, 24, 232, False, windows=True),
-    TileShape(192, 128, 128, 128, 2, 24, 240, True),
-    TileShape(256, 256, 128, 80, 2, 24, 240, True),
+    TileShape(64, 64, 64, 96, 2, 24, 136, ("plain", "window", "short window")),
+    TileShape(128, 128, 64, 80, 2, 24, 232, ("short window",)),
+    TileShape(128, 128, 192, 64, 2, 32, 160, ("plain",)),
+    TileShape(128, 128, 192, 80, 2, 32, 160, ("window", "computed")),
+    TileShape(192, 128, 128, 64, 2, 24, 240, ("both",)),
+    TileShape(192, 128, 128, 128, 2, 24, 240, KINDS),
+    TileShape(256, 256, 128, 64, 2, 24, 240, KINDS),
 )
 # Producers that widen keys and values need registers and shared memory of their own. Two blocks of one warpgroup share
 # a multiprocessor: few queries of a K/V head fill no more rows, and there are twice as many threads that widen.
 WIDENING_TABLE = (
-    TileShape(64, 64, 64, 96, 2, 104, 152, True),
-    TileShape(128, 128, 64, 48, 2, 104, 152, True),
-    TileShape(256, 256, 64, 64, 2, 96, 240, True),
+    TileShape(64, 64, 64, 96, 2, 104, 152, KINDS),
+    TileShape(128, 128, 64, 48, 2, 104, 152, KINDS),
+    TileShape(256, 256, 64, 64, 2, 96, 240, KINDS),
 )
 REGISTERS = {1: (24, 232), 2: (24, 240), 3: (32, 160)}  # consumers -> per producer and consumer thread
 PAGED_REGISTERS = {1: (96, 240), 2: (40, 232), 3: (56, 152)}  # likewise where producers work out addresses
@@ -202,9 +214,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     names = {kind: {str(node.attr) for node in nodes if node.op == kind} for kind in ("read", "param", "size")}
     padded = [-(-extent // 16) * 16 for extent in (shape.dim, shape.dim_v)]
     fold_scale = score.op == "var" and _is_positive(scale, known)
-    evaluates = mask.kind == "elements" or not fold_scale
-    windows = all(_is_window(piece) for piece in mask.seen)
-    tiles = _tiles(spec, padded, paged=spec.paging is not None, evaluates=evaluates, windows=windows)
+    tiles = _tiles(spec, padded, _kind(spec, shape, mask, None if fold_scale else base_2))
     return ForwardPlan(
         target=TARGET,
         name=spec.name,
@@ -283,19 +293,35 @@ def differs_by_head(spec: AttentionSpec) -> bool:
     return Dependence(spec).on(spec.mask, HEAD)
 
 
-def _tiles(spec: AttentionSpec, padded: Sequence[int], *, paged: bool, evaluates: bool, windows: bool) -> TileShape:
+def _kind(spec: AttentionSpec, shape: ShapeClass, mask: MaskPlan, logit: Expr | None) -> str:
+    """The row of `KINDS` of a kernel; `logit` is None if scores are dot products times the scale."""
+    evaluated, computed = mask.kind == "elements", logit is not None
+    if evaluated and computed:
+        return "both"
+    if evaluated or spec.paging is not None or shape.partial or (logit is not None and _reads_by_key(logit)):
+        return "read"
+    if computed:
+        return "computed"
+    if not all(_is_window(piece) for piece in mask.seen):
+        return "plain"
+    return "short window" if all(_is_short(piece) for piece in mask.seen) else "window"
+
+
+def _reads_by_key(root: Expr) -> bool:
+    reads = [node for node in children_first([root]) if node.op == "read"]
+    by_key = ("kv_idx", BASE, STEP)
+    return any(node.op == "var" and node.attr in by_key for node in children_first(reads))
+
+
+def _tiles(spec: AttentionSpec, padded: Sequence[int], kind: str) -> TileShape:
     """The first row of the table that has room for heads of `padded` (dim, dim_v), with what the schedule sets."""
     dim, dim_v = padded
-    widens = spec.tensor("k").dtype in NARROW
+    widens, paged = spec.tensor("k").dtype in NARROW, spec.paging is not None
     table = WIDENING_TABLE if widens else TABLE
-    needs = evaluates or paged  # two warpgroups leave registers for addresses too
-    fitting = (
-        row
-        for row in table
-        if dim <= row.max_dim and dim_v <= row.max_dim_v and row.evaluates >= needs and row.windows <= windows
-    )
-    tiles = next(fitting, table[-1])
     hints = {key: int(value) for key, value in spec.schedule if key in HONOURED and key != "order"}
+    fitting = [row for row in table if dim <= row.max_dim and dim_v <= row.max_dim_v and kind in row.kinds]
+    fitting.sort(key=lambda row: row.tile_q != hints.get("tile_q", row.tile_q))  # others keep their order
+    tiles = next(iter(fitting), table[-1])
     if "tile_q" in hints or (paged and not widens):
         consumers = hints.get("tile_q", tiles.tile_q) // ROWS
         registers = WIDENING_REGISTERS if widens else PAGED_REGISTERS if paged else REGISTERS
@@ -313,6 +339,11 @@ def _is_window(piece: PiecePlan) -> bool:
     """Whether between any two bounds of a piece there lies one number of keys for all rows."""
     pairs = len(piece.low) * len(piece.high)
     return pairs > 0 and len(piece.widths) == pairs
+
+
+def _is_short(piece: PiecePlan) -> bool:
+    """Whether two bounds of a piece have at most `SHORT` keys between them, whatever parameters are."""
+    return any(width.is_const and int(width.attr or 0) <= SHORT for width in piece.widths)
 
 
 def _order(spec: AttentionSpec, mask: MaskPlan) -> str:

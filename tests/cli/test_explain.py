@@ -267,7 +267,7 @@ def test_packing_that_is_asked_for_lists_the_groups_that_pack(run, write):
     [
         (
             "sm90",
-            ["tiles: 128 rows x 128 keys", "2 consumer warpgroups with", "each number of heads that share a tile: any"],
+            ["tiles: 192 rows x 80 keys", "3 consumer warpgroups with", "each number of heads that share a tile: any"],
         ),
         (
             "sm100",

@@ -52,8 +52,8 @@ def test_scores_that_rise_from_tile_to_tile(rise: float, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("rise", [0.5, 3.0, 30.0])
-def test_weights_on_fma_units(rise: float) -> None:
-    """Scores that need the special function unit leave weights to the FMA units: hidden ones, tiny ones, huge ones."""
+def test_computed_scores_that_rise(rise: float) -> None:
+    """The same where scores are computed: above the reference at once, hidden ones, tiny ones and huge ones."""
     q, k, v = tensors(torch.bfloat16, 5)
     q[..., 0] = torch.where(torch.arange(SEQ_Q) % 2 == 0, 8.0, 0.0)[None, :, None].to(q.dtype)
     k[..., 0] = (rise * torch.arange(SEQ_K, 0, -1) / 128)[None, :, None].to(k.dtype)

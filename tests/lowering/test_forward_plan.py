@@ -50,14 +50,21 @@ def texts(problems: tuple[Diagnostic, ...]) -> list[tuple[str, str, str | None]]
     [
         (CAUSAL, 8, (64, 96), (24, 136), 3),
         (CAUSAL, 64, (64, 96), (24, 136), 3),
-        (CAUSAL, 72, (128, 128), (24, 240), 1),
-        (CAUSAL, 128, (128, 128), (24, 240), 1),
+        (CAUSAL, 72, (192, 64), (32, 160), 1),
+        (CAUSAL, 128, (192, 64), (32, 160), 1),
         (WINDOW, 64, (64, 96), (24, 136), 3),
-        (WINDOW, 128, (64, 80), (24, 232), 2),
-        (WINDOW, 136, (128, 80), (24, 240), 1),
-        (HEAD + "mask = kv_idx <= q_pos and q_pos // 512 == kv_idx // 512", 128, (128, 128), (24, 240), 1),
-        (CAUSAL + "schedule { tile_q = 64 }", 128, (64, 128), (24, 232), 1),
-        (CAUSAL + "schedule { tile_q = 192 }", 64, (192, 96), (32, 160), 1),
+        (WINDOW, 128, (192, 80), (32, 160), 1),
+        (HEAD + "mask = 0 <= q_pos - kv_idx < 512", 128, (64, 80), (24, 232), 2),
+        (HEAD + "mask = 0 <= q_pos - kv_idx < 513", 128, (192, 80), (32, 160), 1),
+        (WINDOW, 136, (128, 64), (24, 240), 1),
+        (HEAD + "mask = kv_idx <= q_pos and q_pos // 512 == kv_idx // 512", 128, (192, 64), (32, 160), 1),
+        (HEAD + "score = tanh(score)", 64, (192, 80), (32, 160), 1),
+        (HEAD + "bias: f32[seq_k]\nscore = score + bias[kv_idx]", 128, (128, 128), (24, 240), 1),
+        (HEAD + "bias: f32[seq_q]\nscore = score + bias[q_idx]", 128, (192, 80), (32, 160), 1),
+        (HEAD + "score = tanh(score)\nmask = (q_idx ^ kv_idx) % 3 == 0", 128, (128, 64), (24, 240), 1),
+        (CAUSAL + "schedule { tile_q = 64 }", 128, (64, 64), (24, 232), 2),
+        (CAUSAL + "schedule { tile_q = 128 }", 128, (128, 128), (24, 240), 1),
+        (CAUSAL + "schedule { tile_q = 192 }", 64, (192, 64), (32, 160), 1),
     ],
 )
 def test_the_tile_table(text: str, dim: int, tile: tuple[int, int], registers: tuple[int, int], blocks: int) -> None:
@@ -68,16 +75,18 @@ def test_the_tile_table(text: str, dim: int, tile: tuple[int, int], registers: t
     assert check(found) == ()
 
 
-@pytest.mark.parametrize(
-    "more", ["score = tanh(score)", "scale = factor\nparam factor: float", "mask = kv_idx % 2 == 0 or kv_idx < q_pos"]
-)
-def test_what_is_evaluated_per_element_gets_the_registers_of_a_third_warpgroup(more: str) -> None:
-    assert plan(HEAD + more).registers_consumer == 240
+def test_masks_of_elements_get_the_registers_of_a_third_warpgroup() -> None:
+    assert plan(HEAD + "mask = kv_idx % 2 == 0 or kv_idx < q_pos").registers_consumer == 240
+
+
+def test_parts_of_the_keys_have_tiles_of_their_own() -> None:
+    found = select(attn_dsl.parse(CAUSAL, name="spec"), ShapeClass(128, 128, partial=True))
+    assert (found.tile_q, found.tile_k) == (128, 128)
 
 
 @pytest.mark.parametrize(
     ("dims", "tile_k"),
-    [((192, 128), 128), ((128, 192), 80), ((200, 128), 80), ((256, 256), 80), ((256, 64), 80), ((64, 72), 128)],
+    [((192, 128), 128), ((128, 192), 64), ((200, 128), 64), ((256, 256), 64), ((256, 64), 64), ((136, 64), 128)],
 )
 def test_wide_heads_have_fewer_keys_in_a_tile(dims: tuple[int, int], tile_k: int) -> None:
     spec = attn_dsl.parse(CAUSAL.replace("k, v:", "k:") + "v: bf16[batch, seq_k, kv_heads, dim_v]", name="spec")
@@ -95,7 +104,7 @@ def test_every_dimension_has_a_plan_that_keeps_its_rules() -> None:
 
 def test_shared_memory_is_what_the_regions_add_up_to() -> None:
     """128 rows and keys of 128 bf16: 32,768 bytes a tile; q and o share a region, barriers take one alignment."""
-    assert plan(CAUSAL, 128).shared_map == (
+    assert plan(CAUSAL + "schedule { tile_q = 128 }", 128).shared_map == (
         ("barriers", 1024),
         ("q, then o", 32_768),
         ("k ring", 65_536),
@@ -163,7 +172,7 @@ BROKEN = {
 @pytest.mark.parametrize("code", BROKEN)
 def test_a_broken_plan_says_rule_value_and_way_out(code: str) -> None:
     changes, message, hint = BROKEN[code]
-    broken = replace(plan(CAUSAL, 128), **changes)
+    broken = replace(plan(CAUSAL + "schedule { tile_q = 128 }", 128), **changes)
     found = texts(check(broken))
     assert any(c == code and (message is None or m == message) and h == hint for c, m, h in found), found
     assert all(c == code for c, _, _ in found), found
@@ -256,9 +265,9 @@ def test_an_explanation_states_every_decision() -> None:
     text = explain(plan(HEAD + "param n: int\nmask = kv_idx <= q_pos and q_pos - n < kv_idx\nscore = 2 * tanh(score)"))
     for part in (
         "spec on sm90: bf16, dim 64, dim_v 64; o in bf16",
-        "tiles: 128 rows x 128 keys, in order",
-        "2 consumer warpgroups with 240",
-        "shared memory: 82,944 of 232,448 bytes",
+        "tiles: 192 rows x 80 keys, in order",
+        "3 consumer warpgroups with 160",
+        "shared memory: 66,560 of 232,448 bytes",
         "  q_pos - n + 1 <= kv_idx < q_pos + 1, none unless n > 0",
         "score: 2.0 * tanh(score), at scale 0.125",
         "64-bit ints: q_pos - n, q_pos - n + 1",

@@ -20,7 +20,7 @@ BIAS = (
 )
 
 
-def sm90_plan(text: str = CAUSAL, dim: int = 128) -> ForwardPlan:
+def sm90_plan(text: str = CAUSAL + "schedule { tile_q = 128 }", dim: int = 128) -> ForwardPlan:
     return select(attn_dsl.parse(text, name="spec"), ShapeClass(dim, dim))
 
 
