@@ -43,6 +43,21 @@ lengths q { cu_seqlens = cu_q }
 lengths k { cu_seqlens = cu_k }
 mask = kv_idx <= q_pos
 """
+PAGED = """
+axis dim = 576
+axis kv_heads = 1
+q: bf16[batch, seq_q, heads, dim]
+k: bf16[pages, page_size, kv_heads, dim]
+view v = k[:, :, :, 0..512]
+used: i32[batch]
+lengths k { used = used }
+scale = 1.0 / sqrt(128 + 64)
+mask = kv_idx <= q_pos
+"""
+LISTED = {
+    "table": "page_table: i32[batch, max_pages]\npaged { table = page_table }\n",
+    "lists": "starts: i32[batch + 1]\npages_of: i32[listed]\npaged { indptr = starts, indices = pages_of }\n",
+}
 MORE = {
     "full": "",
     "causal": "mask = kv_idx <= q_pos",
@@ -59,21 +74,27 @@ def spec_of(name: str, dtype: str = "bf16", dims: tuple[int, int] = (576, 512)) 
     return attn_dsl.parse(HEAD.format(dtype=dtype, dim=dims[0], dim_v=dims[1]) + MORE[name], name=name)
 
 
+def kernels_of(spec: attn_dsl.AttentionSpec) -> Kernels:
+    """The kernels of `spec`, whose keys stay together whatever the GPU."""
+    return Kernels(replace(spec, schedule=(("splits", 1),)), SM100)
+
+
 def plan_of(spec: attn_dsl.AttentionSpec, group: int, dims: tuple[int, int] = (576, 512)) -> MlaPlan:
     plan = sm100.select(spec, ShapeClass(*dims, pack=sm100.pack_of(spec, group)))
     assert isinstance(plan, MlaPlan)
     return plan
 
 
-def check(kernels: Kernels, call: Call, *, seed: int, late: int) -> list[LaunchReport]:
-    """One call into outputs full of NaN, held to float64."""
-    o_exact, lse_exact = reference.attention(kernels.spec, call.tensors, call.params, precision="float64")
+def check(kernels: Kernels, call: Call, *, seed: int, late: int, dense: Call | None = None) -> list[LaunchReport]:
+    """One call into outputs full of NaN, held to float64, of the call `dense` if keys lie in pages."""
+    same = dense or call
+    o_exact, lse_exact = reference.attention(same.spec, same.tensors, same.params, precision="float64")
     o = torch.full(o_exact.shape, math.nan, dtype=call.tensors["q"].dtype)
     lse = torch.full(lse_exact.shape, math.nan)
     with emulator.device("sm_100a", late=late, seed=seed) as gpu:
         kernels.launch(call, o, lse)
-    clean = replace(call, tensors={**call.tensors, "k": call.tensors["k"].nan_to_num()})
-    assert matrix.compare(kernels.spec, clean, o, o_exact) == ""
+    clean = replace(same, tensors={**same.tensors, "k": same.tensors["k"].nan_to_num()})
+    assert matrix.compare(same.spec, clean, o, o_exact) == ""
     assert matrix.compare_lse(lse, lse_exact) == ""
     return gpu.reports
 
@@ -100,7 +121,7 @@ def random_call(
 )
 def test_a_sample(name: str, dtype: str, cases: list[tuple[int, int, int]]) -> None:
     """One kernel serves every length; asynchronous work completes as late as it may, or at random times."""
-    kernels = Kernels(replace(spec_of(name, dtype), schedule=(("splits", 1),)), SM100)
+    kernels = kernels_of(spec_of(name, dtype))
     for place, sizes in enumerate(cases):
         check(kernels, random_call(kernels.spec, *sizes, seed=place + 1), seed=place + 1, late=1 + place % 2)
     assert len(kernels.compiled) <= 1
@@ -111,7 +132,7 @@ def test_a_sample(name: str, dtype: str, cases: list[tuple[int, int, int]]) -> N
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("name", MORE)
 def test_every_length(name: str, dtype: str, heads: int) -> None:
-    kernels = Kernels(spec_of(name, dtype), SM100)
+    kernels = kernels_of(spec_of(name, dtype))
     for place, seq_k in enumerate((0, 1, 63, 127, 128, 129, 255, 257, 640)):
         seq_q = (1, 3, 16, 5)[place % 4]
         call = random_call(kernels.spec, seq_q, seq_k, heads, seed=place + 1, batch=1 + place % 2)
@@ -146,12 +167,80 @@ def test_packed_sequences(heads: int) -> None:
     check(kernels, bind(spec, (), tensors, False), seed=3, late=2)
 
 
+@pytest.mark.parametrize(
+    ("heads", "seq_q", "seq_k", "splits"),
+    [(16, 1, 300, 3), pytest.param(128, 2, 140, 2, marks=pytest.mark.slow), (16, 5, 64, 4)],
+)
+def test_keys_in_parts(heads: int, seq_q: int, seq_k: int, splits: int) -> None:
+    """Parts, some of them empty, joined by a second kernel; a sink counts once."""
+    more = f"sinks: f32[heads]\nmask = kv_idx <= q_pos\nsink = sinks[h]\nschedule {{ splits = {splits} }}"
+    spec = attn_dsl.parse(HEAD.format(dtype="bf16", dim=576, dim_v=512) + more, name="parts")
+    reports = check(Kernels(spec, SM100), random_call(spec, seq_q, seq_k, heads, seed=splits), seed=splits, late=2)
+    assert len(reports) == 2
+
+
+def paged_call(
+    spec: attn_dsl.AttentionSpec, heads: int, page_size: int, used: list[int], *, seq_q: int, seed: int
+) -> tuple[Call, Call]:
+    """Pages in any order, NaN in their unused slots; entries past the last page of a sequence name no page. With the
+    same call whose keys are gathered."""
+    make = torch.Generator().manual_seed(seed)
+    counts = [-(-length // page_size) for length in used]
+    order = iter(torch.randperm(sum(counts) + 2, generator=make).tolist())
+    k = torch.full((sum(counts) + 2, page_size, 1, 576), math.nan, dtype=torch.bfloat16)
+    dense = torch.full((len(used), max(used), 1, 576), math.nan, dtype=torch.bfloat16)
+    lists = [[next(order) for _ in range(count)] for count in counts]
+    for pages, length, gathered in zip(lists, used, dense, strict=True):
+        for place, page in enumerate(pages):
+            rows = min(page_size, length - place * page_size)
+            k[page, :rows] = torch.randn(rows, 1, 576, generator=make).bfloat16()
+            gathered[place * page_size : place * page_size + rows] = k[page, :rows]
+    q = torch.randn(len(used), seq_q, heads, 576, generator=make).bfloat16()
+    tensors = {"q": q, "k": k, "used": torch.tensor(used, dtype=torch.int32)}
+    if spec.paging is not None and spec.paging.table is not None:
+        most = max(counts) + 1
+        table = [pages + [2**30] * (most - len(pages)) for pages in lists]
+        tensors["page_table"] = torch.tensor(table, dtype=torch.int32)
+    else:
+        tensors["starts"] = torch.tensor([0, *torch.tensor(counts).cumsum(0)], dtype=torch.int32)
+        tensors["pages_of"] = torch.tensor([page for pages in lists for page in pages], dtype=torch.int32)
+    names = {name: tensors[name] for name in ("q", "used")}
+    return bind(spec, (), tensors, False), bind(spec_of("used"), (), {**names, "k": dense}, False)
+
+
+@pytest.mark.parametrize(
+    ("by", "heads", "page_size", "used", "seq_q"),
+    [
+        ("table", 16, 16, [130, 1, 64], 1),
+        ("lists", 128, 64, [100, 0], 1),
+        pytest.param("table", 16, 64, [257, 0, 63], 4, marks=pytest.mark.slow),
+        pytest.param("table", 128, 8, [100, 65], 1, marks=pytest.mark.slow),
+        pytest.param("table", 128, 128, [200], 2, marks=pytest.mark.slow),
+        pytest.param("table", 64, 24, [90, 17], 2, marks=pytest.mark.slow),
+        pytest.param("lists", 16, 256, [300, 256], 3, marks=pytest.mark.slow),
+    ],
+)
+def test_pages(by: str, heads: int, page_size: int, used: list[int], seq_q: int) -> None:
+    spec = attn_dsl.parse(PAGED + LISTED[by], name="paged")
+    call, dense = paged_call(spec, heads, page_size, used, seq_q=seq_q, seed=page_size)
+    check(Kernels(spec, SM100), call, seed=page_size, late=1 + heads // 128, dense=dense)
+
+
+def test_pages_that_are_no_boxes_are_refused() -> None:
+    spec = attn_dsl.parse(PAGED + LISTED["table"], name="paged")
+    call, _ = paged_call(spec, 16, 12, [30], seq_q=1, seed=1)
+    with pytest.raises(attn_dsl.UnsupportedError, match="pages have 12 rows; where v is a part of k") as caught:
+        Kernels(spec, SM100).launch(call, None, None)
+    assert caught.value.code == "E281"
+    assert "the nearest is 16" in str(caught.value)
+
+
 def test_keys_are_loaded_once() -> None:
     """Bytes of a decode step: queries and keys, of 128 heads too, whose rows are two thread blocks'."""
-    spec = replace(spec_of("full"), schedule=(("splits", 1),))
+    kernels = kernels_of(spec_of("full"))
     for heads, seq_q in ((64, 1), (16, 4), (128, 1)):
-        call = random_call(spec, seq_q, 640, heads, seed=heads, batch=1)
-        (report,) = check(Kernels(spec, SM100), call, seed=heads, late=2)
+        call = random_call(kernels.spec, seq_q, 640, heads, seed=heads, batch=1)
+        (report,) = check(kernels, call, seed=heads, late=2)
         moved = report.engines["tma_load"]
         assert moved == sum(call.tensors[name].numel() * 2 for name in ("q", "k"))
 
