@@ -149,8 +149,7 @@ def test_other_head_dimensions(dims: tuple[int, int], heads: int) -> None:
         check(kernels, random_call(kernels.spec, seq_q, seq_k, heads, seed=place + 1), seed=place, late=1 + place)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("heads", [16, 128])
+@pytest.mark.parametrize("heads", [16, pytest.param(128, marks=pytest.mark.slow)])
 def test_packed_sequences(heads: int) -> None:
     """Sequences of 0, 1 and more queries beside each other, rows of the next one full of NaN."""
     spec = attn_dsl.parse(PACKED, name="packed")

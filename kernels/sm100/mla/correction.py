@@ -22,6 +22,12 @@ from attn_dsl.lowering.forward.sm100_mla_plan import ROWS, THREADS
 LOAD_COLUMNS = 32  # per instruction
 
 
+def cleared(row: cute.Tensor, is_there: Boolean) -> None:
+    """Makes zeros of every element unless the row is there."""
+    for element in range(cute.size(row)):
+        row[element] = cutlass.select_(is_there, row[element], Float32(0.0))
+
+
 @cute.jit
 def rescale(plan: cutlass.Constexpr, memory: cute.Pointer, factor: Float32, thread: Int32) -> None:
     """Multiplies this thread's columns of the output with `factor`."""
@@ -58,8 +64,7 @@ def stage(
             cute.arch.fence_view_async_tmem_load()
             scaled(row, factor)
             if const_expr(plan.q_ends_early):
-                for element in cutlass.range_constexpr(count):
-                    row[element] = cutlass.select_(is_there, row[element], Float32(0.0))
+                cleared(row, is_there)
             narrow.store(row.load().to(sO.element_type))
         else:
             narrow.fill(0.0)
