@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 
 _SPACED = (
-    "align and as axis const def descale else false from if import in let lengths lse_base mask not or pack paged param "
-    "schedule scale score sink true unbounded view q k v o lse batch seq_q seq_k heads kv_heads dim dim_v "
+    "align and as axis const def descale else false from if import in let lengths lse_base mask not or pack paged "
+    "param schedule scale score sink true unbounded view q k v o lse batch seq_q seq_k heads kv_heads dim dim_v "
     "q_idx kv_idx q_pos h b bf16 f32 i32 int float bool dtype window std used cu_seqlens table offset gqa auto "
     "e sum any all min max abs clamp floor exp sqrt x y _ 0 1 2 0x1f 0b1 0.5 1e-6 1_000 1e999 "
     "9223372036854775807 99999999999999999999 ( ) [ ] { } , : = -> . .. ..= + - * / // % < <= > >= "
