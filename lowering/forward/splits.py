@@ -12,7 +12,7 @@ from functools import lru_cache
 MAX_SPLITS = 256
 # Rows, pairs of query and head of one sequence, up to which a call is split by itself: what fills one tile of a kernel
 # for parts. On Blackwell that is one with a single query tile, whose next scores are made before an output.
-MOST_ROWS = {"sm90": 192, "sm100": 128}
+MOST_ROWS = {"sm90": 128, "sm100": 128}
 # Costs beside the time one thread block takes for one tile of keys; estimates, to which the minimum is not sensitive
 START = 2  # tiles: a block begins, fetches its queries and first keys, and writes its part
 JOIN = 3  # tiles: the second kernel begins
