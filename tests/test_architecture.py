@@ -88,6 +88,12 @@ ROOMS = (
         why="compiles, caches and launches what the other rooms decided; the reference is one of its targets",
     ),
     room(
+        "timing",
+        may="diagnostics emulator runtime.artifact runtime.cubin",
+        external="torch",
+        why="times what a kernel executes: machine code and events, whatever they compute",
+    ),
+    room(
         "convert",
         may="diagnostics expr runtime spec syntax",
         external="torch",

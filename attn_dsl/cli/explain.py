@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..spec import AttentionSpec
 from . import explanation, files, values
-from .console import OK, Progress, print_json
+from .console import OK, Progress, UsageError, print_json
 from .explanation import Section
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--tile-k", type=values.positive, metavar="N", help="keys of a key tile (default 128)")
     parser.add_argument("--pack", choices=("on", "off"), help="put the query heads of a K/V head into one tile or not")
     parser.add_argument("--target", choices=("sm90", "sm100"), help="print the plan of this target's kernel too")
+    parser.add_argument("--time", action="store_true", help="predict the time of the target's kernel, without a GPU")
+    parser.add_argument("--trace", metavar="FILE", help="write what --time simulated, for Perfetto or chrome://tracing")
     values.add_inputs(parser)
     values.add_format(parser)
     parser.set_defaults(execute=execute)
@@ -51,6 +53,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Explains the spec of `options`; the exit code."""
+    if options.time and options.target is None:
+        raise UsageError.say("--time needs a target", "--target sm90")
+    if options.trace is not None and not options.time:
+        raise UsageError.say("--trace needs --time")
     checked = files.examine(options.file, values.constants(options.const))
     spec = files.spec_of(options.file, checked)
     with Progress("loading torch") as progress:
@@ -58,9 +64,14 @@ def execute(options: argparse.Namespace) -> int:
         from .tile_report import cost, tiles, work
 
         progress.step("analysing tiles")
-        inputs, notes = inputs_of(spec, options)
+        inputs, notes = inputs_of(spec, options, operands=options.time)
         found = cost(spec, inputs, notes, options.tile_q, options.tile_k, options.pack)
         planned = [] if options.target is None else [plan(spec, inputs, options.target)]
+        if options.time:
+            from .time_report import timed
+
+            progress.step("simulating the kernel")
+            planned.append(timed(spec, inputs, options.target, options.trace))
     sections = [
         explanation.meaning(spec),
         explanation.binding_times(spec, inputs.params),
@@ -82,12 +93,12 @@ def execute(options: argparse.Namespace) -> int:
     return OK
 
 
-def inputs_of(spec: AttentionSpec, options: argparse.Namespace) -> tuple[Inputs, list[str]]:
+def inputs_of(spec: AttentionSpec, options: argparse.Namespace, *, operands: bool = False) -> tuple[Inputs, list[str]]:
     """The call that is explained: sizes of the options, contents only of what the mask reads."""
     from .inputs import make_inputs
 
     asked = {name: getattr(options, name) for name in ("batch", "seq_q", "seq_k", "heads", "kv_heads", "dim")}
-    return make_inputs(spec, options, asked=asked, defaults={}, operands=False)
+    return make_inputs(spec, options, asked=asked, defaults={}, operands=operands)
 
 
 def _text(title: str, sections: Iterable[Section]) -> list[str]:

@@ -47,6 +47,7 @@ class Options:
     budget: int = BUDGET  # warp-instructions of one cluster; 0: no limit
     exact: bool = False  # MMAs, ex2 and rcp give the bits of an H200
     strict: bool = False  # tensor memory is handed on as PTX prescribes
+    only: tuple[int, ...] = ()  # clusters of every launch that run; none: all
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,7 @@ class Device:
             budget=self.options.budget,
             exact=self.options.exact,
             strict=self.options.strict,
+            only=self.options.only,
         )
         memory = self._memory.live()
         self._memory.check_pointers(name, bytes(params), memory)
@@ -271,6 +273,7 @@ def device(
     exact: bool = False,
     strict: bool = False,
     record: bool = False,
+    only: tuple[int, ...] = (),
 ) -> Iterator[Device]:
     """Open a virtual GPU: inside, CuTe DSL functions compile for it and run on CPU tensors.
 
@@ -286,6 +289,7 @@ def device(
         strict: where tensor memory goes from one thread to another, the waits and fences of PTX's canonical patterns
             must be there (wait::ld and wait::st, then tcgen05.fence::before_thread_sync; after_thread_sync); a register
             dependence on tcgen05.ld is no wait. flash-attn-4 does without.
+        only: run just these clusters of every launch, by their place in the grid: to record launches that are large.
         record: keep every launch in `gpu.launches` for replay, with its tensors.
 
     Raises:
@@ -307,7 +311,7 @@ def device(
             raise EmulatorError.of(
                 "E313", f"an {_active.arch} device is open already", hint="close it before opening another"
             )
-        gpu = _active = Device(arch, Options(findings, seed, late, threads, budget, exact, strict), record=record)
+        gpu = _active = Device(arch, Options(findings, seed, late, threads, budget, exact, strict, only), record=record)
     try:
         with connected(gpu) as library, patched(gpu, library):
             yield gpu

@@ -208,6 +208,11 @@ class WarpPath:
     warp: int
     raw: bytes = field(repr=False)
 
+    @property
+    def length(self) -> int:
+        """How many steps there are."""
+        return len(self.raw) // _STEP.size
+
     def steps(self) -> Iterator[Step]:
         for pc, lanes, *operands, amount in _STEP.iter_unpack(self.raw):
             yield Step(pc, lanes, tuple(operands), amount)

@@ -142,13 +142,13 @@ def seal(folder: Path, info: dict[str, Any]) -> None:
     (folder / INFO).write_text(json.dumps(whole.as_dict(), indent=1) + "\n", "utf-8")
 
 
-def disassemble(cubin: Path) -> str:
-    """SASS. Raises UnsupportedError (E282) without `nvdisasm`."""
+def disassemble(cubin: Path, *options: str) -> str:
+    """SASS, with `options` for `nvdisasm`. Raises UnsupportedError (E282) without it."""
     tool = shutil.which("nvdisasm") or _triton_tool("nvdisasm")
     if tool is None:
         message = "SASS is read by nvdisasm, which was not found"
         raise UnsupportedError.of("E282", message, hint="install the CUDA toolkit or triton, or put nvdisasm on PATH")
-    made = subprocess.run([tool, str(cubin)], capture_output=True, text=True, check=False)
+    made = subprocess.run([tool, *options, str(cubin)], capture_output=True, text=True, check=False)
     if made.returncode:
         raise UnsupportedError.of("E282", f"{tool} cannot read {cubin.name}: {made.stderr.strip()}")
     return made.stdout

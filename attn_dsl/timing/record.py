@@ -1,0 +1,51 @@
+"""Launches of CuTe DSL code, recorded without a GPU and ready to be timed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .. import emulator
+from ..emulator import RecordedLaunch
+from .predict import Prediction, predict, sample
+from .tables import table
+
+if TYPE_CHECKING:
+    import torch
+
+ARCHITECTURES = {"sm90": "sm_90a"}  # that have a table
+_LINE_INFO = "CUTE_DSL_LINEINFO"  # CuTe DSL's own switch: the cubin says which PTX line each instruction comes from
+
+
+@contextmanager
+def _with_lines() -> Iterator[None]:
+    before = os.environ.get(_LINE_INFO)
+    os.environ[_LINE_INFO] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_LINE_INFO]
+        else:
+            os.environ[_LINE_INFO] = before
+
+
+def recorded(target: str, run: Callable[[], object]) -> list[RecordedLaunch]:
+    """The launches of `run`, which compiles its kernels inside and calls them on CPU tensors.
+
+    Of each launch only the first cluster runs here, so results are not computed. Raises what `emulator.device` raises.
+    """
+    with _with_lines(), emulator.device(ARCHITECTURES[target], findings="off", record=True, only=(0,)) as gpu:
+        run()
+    return list(gpu.launches)
+
+
+def predicted(
+    target: str, run: Callable[[], object], tensors: list[torch.Tensor], *, spans: bool = False
+) -> list[Prediction]:
+    """The predicted time of each launch of `run`; `tensors` are what it reads and writes in global memory."""
+    found = table(target)
+    unique = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return [predict(sample(launch, found, unique), found, spans=spans) for launch in recorded(target, run)]
