@@ -197,8 +197,10 @@ def work_on(case: Case, peers: list[str], also: list[str], repeat: int, limit: i
             with _interrupted_after(limit * 2 // 3):
                 function = make()
                 if function is not None:
-                    function()
+                    found = function()
                     torch.cuda.synchronize()
+                    if name in also and not runs.check(found) < 2 * error:
+                        raise ValueError("its results are not as near to float64 as those without it")
                     functions[name] = function
         except Exception as problem:  # a column without its number, and the reason is told
             text = f"{case.name}: {name} failed: {type(problem).__name__}: {str(problem)[:300]}"
