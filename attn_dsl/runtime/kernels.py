@@ -26,12 +26,14 @@ from .binding import Call, Value
 from .builder import About, Template, build, compile_plan
 from .cache import kernel_cache, key_of
 from .dtypes import spelling
+from .family import Family, Running, make_family
 from .kernel import Kernel
 from .recipe import Layout, Recipe, layout_of, make_recipe
 from .shortcut import RECENT, Shortcut, make_shortcut
 from .signature import Signature
 from .splitting import JoinOf, Splitting, cached_join, splits_of, traced_join
 
+MAX_FAMILIES = 16  # that a layout which was not seen before is compared with
 MAX_RECIPES = 4096  # of one compiled object; the next layout then starts a new collection
 _REFERENCE = "target='reference' runs everywhere"
 _PARAM_DTYPES = {torch.int32: "i32", torch.int64: "i64", torch.float64: "f64"}
@@ -129,6 +131,7 @@ class Kernels:
     recipes: dict[Layout, Recipe] = field(default_factory=dict, repr=False)  # likewise
     shortcuts: dict[Layout, Shortcut] = field(default_factory=dict, repr=False)  # likewise, of some of the recipes
     recent: list[Shortcut] = field(default_factory=list, repr=False)  # likewise, those used last
+    families: list[Family] = field(default_factory=list, repr=False)  # likewise, the newest first
     siblings: dict[str, Kernels] = field(default_factory=dict, repr=False)  # likewise, by architecture
     packs: dict[int, int] = field(default_factory=dict, repr=False)  # likewise: group -> heads that share a tile
     _compiling: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -140,15 +143,37 @@ class Kernels:
     def quick(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, wants_lse: bool
     ) -> tuple[Tensor, Tensor] | None:
-        """o and lse of a call whose layout was seen before; None if it was not, or if something is wrong with it."""
+        """o and lse of a call whose layout, or one of its family, was seen before; None for others, and if something is
+        wrong with it."""
         layout = layout_of(args, kwargs, out, lse)
-        recipe = None if layout is None else self.recipes.get(layout)
-        if layout is None or recipe is None:
+        if layout is None:
+            return None
+        known = self.recipes.get(layout)
+        recipe = self._derived(layout, out, lse) if known is None else known
+        if recipe is None:
             return None
         found = recipe((*args, *kwargs.values()) if kwargs else args, out, lse, wants_lse)
-        if found is not None and out is None and lse is None:
+        if found is None:
+            return None
+        if known is None:
+            self._remember(layout, recipe)
+        elif out is None and lse is None:
             self._note(layout, recipe, args, kwargs)
         return found
+
+    def _derived(self, layout: Layout, out: Tensor | None, lse: Tensor | None) -> Recipe | None:
+        """The recipe of a new layout of a known family."""
+        for family in self.families:
+            recipe = family.recipe(layout, out, lse)
+            if recipe is not None:
+                return recipe
+        return None
+
+    def _remember(self, layout: Layout, recipe: Recipe) -> None:
+        if len(self.recipes) >= MAX_RECIPES:
+            self.recipes.clear()
+            self.shortcuts.clear()
+        self.recipes[layout] = recipe
 
     def _note(self, layout: Layout, recipe: Recipe, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Lets the next call like this one take a shortcut."""
@@ -172,21 +197,33 @@ class Kernels:
             return self._sibling(target)(call, args, kwargs, out, lse)
         names = [tensor.name for tensor in self.spec.tensors][: len(args)]
         places = {name: place for place, name in enumerate((*names, *kwargs))}
-        recipe = _recipe(call, self._running(call, self.kernel, cached_join), places, out, lse)
-        result = recipe.run((*args, *kwargs.values()), out, lse)
+        kernel = self._running(call, self.kernel, cached_join)
+        recipe = _recipe(call, kernel, places, out, lse)
+        values = (*args, *kwargs.values())
+        result = recipe.run(values, out, lse)
         layout = layout_of(args, kwargs, out, lse)
         if layout is not None:
-            if len(self.recipes) >= MAX_RECIPES:
-                self.recipes.clear()
-                self.shortcuts.clear()
-            self.recipes[layout] = recipe
+            self._remember(layout, recipe)
+            if kernel is not None and self._derived(layout, out, lse) is None:
+                family = make_family(call, layout, values, places, out, lse, recipe, self._all_like(call, kernel))
+                if family is not None:
+                    self.families[:] = [family, *self.families[: MAX_FAMILIES - 1]]
         return result
+
+    def _all_like(self, call: Call, kernel: Kernel) -> Running:
+        """What runs calls that differ from `call` in sizes, as `kernel` runs it."""
+        shape = self._shape_class(call)
+        whole = None if self.bundled is not None else self._signature(shape)
+        if not isinstance(kernel.function, Splitting):
+            return Running(kernel, whole, None)
+        partial = self.kernel(replace(shape, partial=True))
+        return Running(partial, whole, lambda count: Splitting.of(self.spec, shape.dim_v, partial, count, cached_join))
 
     def _sibling(self, target: KernelTarget) -> Kernels:
         """The kernels of a sibling of this target; recipes name their device, so both have them in one place."""
         found = self.siblings.get(target.arch)
         if found is None:
-            found = Kernels(self.spec, target, self.bundled, recipes=self.recipes)
+            found = Kernels(self.spec, target, self.bundled, recipes=self.recipes, families=self.families)
             found = self.siblings.setdefault(target.arch, found)
         return found
 
@@ -218,7 +255,7 @@ class Kernels:
         if count == 1:
             return kernel_of(shape)
         partial = kernel_of(replace(shape, partial=True))
-        return replace(partial, function=Splitting.of(call, partial.signature, partial.function, count, join_of))
+        return replace(partial, function=Splitting.of(self.spec, shape.dim_v, partial, count, join_of))
 
     def kernel_for(self, call: Call) -> Kernel | None:
         """The kernel that a call runs, compiled if it has to be; None if its outputs have no elements."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from operator import itemgetter
-from typing import Any
+from functools import cache, lru_cache
+from operator import itemgetter, mul
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,8 +63,7 @@ class Operand:
     stand_in: Tensor | None  # instead of a tensor without elements
 
 
-@dataclass(frozen=True, eq=False)
-class Buffer:
+class Buffer(NamedTuple):
     """An output."""
 
     shape: tuple[int, ...]
@@ -95,8 +94,7 @@ class Number:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Arguments:
+class Arguments(NamedTuple):
     """What a launch gets after lse: values of the call and constants of its layout, some of them changed."""
 
     pick: Callable[[Sequence[Any]], tuple[Any, ...]]  # of the call's values and the constants behind them
@@ -116,9 +114,8 @@ class Arguments:
         return tuple(changed)
 
 
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """How calls of one layout run."""
+class Recipe(NamedTuple):
+    """How calls of one layout run. New layouts make one, and a tuple is made in a fraction of a dataclass's time."""
 
     function: Callable[..., Any] | None  # None: the outputs have no elements
     device: torch.device
@@ -129,7 +126,9 @@ class Recipe:
     lse: Buffer
     arguments: Arguments | None  # None: as for `function`
     numbers: tuple[Number, ...]
-    inputs: tuple[tuple[int, int], ...]  # (place, bytes from first to last element) of every tensor
+    inputs: tuple[
+        tuple[int, int], ...
+    ]  # (place, bytes from first to last element) of every tensor, if buffers are given
     sink: Tensor | None  # memory for an lse that nobody reads; None: it gets memory like any other
 
     def __call__(
@@ -222,7 +221,7 @@ def make_recipe(
     operands = [_operand(call, name, places, problems) for name in ("q", "k", "v")]
     out_shape = tuple(call.extents[str(axis.name)] for axis in spec.output.axes)
     lse_shape = tuple(call.extents[str(axis.name)] for axis in lse_axes(spec))
-    o_buffer = _buffer(out_shape, TORCH_DTYPES[spec.output.dtype], out)
+    o_buffer = buffer_of(out_shape, TORCH_DTYPES[spec.output.dtype], None if out is None else out.stride())
     axes = [str(axis.name) for axis in spec.output.axes]
     o_strides = _tma_strides(
         "out", out_shape, o_buffer.contiguous if out is None else out.stride(), axes, o_buffer.dtype, problems
@@ -232,7 +231,7 @@ def make_recipe(
     if problems.errors:
         raise CallError(problems.errors)
     given = {**call.tensors, **{name: value for name, value in call.params.items() if isinstance(value, Tensor)}}
-    lse_buffer = _buffer(lse_shape, torch.float32, lse)
+    lse_buffer = buffer_of(lse_shape, torch.float32, None if lse is None else lse.stride())
     plain = all(operand.view is None and operand.stand_in is None for operand in operands)
     q = call.tensors["q"]
     return Recipe(
@@ -252,14 +251,18 @@ def make_recipe(
             if param.name in places and not isinstance(call.params[param.name], Tensor)
         ),
         inputs=tuple(
-            (places[name], _reach(tensor.shape, tensor.stride()) * tensor.element_size())
+            (places[name], reach(tensor.shape, tensor.stride()) * tensor.element_size())
             for name, tensor in given.items()
-            if tensor.numel()
+            if tensor.numel() and (out is not None or lse is not None)
         ),
-        sink=_sink(call.device).as_strided(lse_shape, lse_buffer.contiguous)
-        if lse_buffer.bytes <= SINK_BYTES
-        else None,
+        sink=sink_of(lse_buffer, call.device),
     )
+
+
+@lru_cache(maxsize=256)
+def sink_of(lse: Buffer, device: torch.device) -> Tensor | None:
+    """Memory for an `lse` that nobody reads; None if it is too large."""
+    return _sink(device).as_strided(lse.shape, lse.contiguous) if lse.bytes <= SINK_BYTES else None
 
 
 @cache
@@ -269,19 +272,22 @@ def _sink(device: torch.device) -> Tensor:
     return torch.empty(SINK_BYTES // 4, dtype=torch.float32, device=device)
 
 
-def _buffer(shape: tuple[int, ...], dtype: torch.dtype, given: Tensor | None) -> Buffer:
+@lru_cache(maxsize=256)
+def buffer_of(shape: tuple[int, ...], dtype: torch.dtype, given: Strides | None) -> Buffer:
+    """An output of `shape`: with strides `given`, or dense."""
     contiguous, step = [], 1
     for extent in reversed(shape):
         contiguous.append(step)
         step *= max(extent, 1)
-    dense = tuple(reversed(contiguous))
-    reach = _reach(shape, dense if given is None else given.stride()) if all(shape) else 0
-    return Buffer(shape, dtype, dense, None, reach * dtype.itemsize)
+    contiguous.reverse()
+    elements = 0 if 0 in shape else step if given is None else reach(shape, given)
+    return Buffer(shape, dtype, tuple(contiguous), None, elements * dtype.itemsize)
 
 
-def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+def reach(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Elements from the first to the last of a tensor that has some."""
-    return 1 + sum(stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True))
+    span: int = sum(map(mul, strides, shape))
+    return 1 + span - sum(strides)
 
 
 def _operand(call: Call, name: str, places: Mapping[str, int], problems: Diagnostics) -> Operand:
@@ -362,7 +368,7 @@ def _arguments(call: Call, signature: Signature, places: Mapping[str, int]) -> A
             given(name, _as_bytes if is_bool else None)
 
     constant(slots_k)
-    constant(_pairs_per_section(call, signature, slots_k))
+    constant(pairs_per_section(call, signature)(slots_k))
     for name in signature.captures:
         tensor(name)
     for argument in signature.params:
@@ -392,14 +398,20 @@ def _as_vector(tensor: Tensor) -> Tensor:
 
 def slots_of(call: Call, signature: Signature) -> int:
     """The slots of k that a sequence, or all together, may have."""
-    slots = call.extents[signature.slots_k]
-    return slots if signature.pages is None else min(slots * call.tensors[signature.pages].shape[-1], MAX_SEQUENCE)
+    pages = None if signature.pages is None else call.tensors[signature.pages].shape[-1]
+    return slots(signature, call.extents, pages)
 
 
-def _pairs_per_section(call: Call, signature: Signature, slots_k: int) -> int:
-    """How many query heads run side by side so that their keys and values stay in the L2 cache."""
+def slots(signature: Signature, extents: Mapping[str, int], pages: int | None) -> int:
+    """As `slots_of`; `pages` is the last extent of the tensor that has their numbers."""
+    found = extents[signature.slots_k]
+    return found if pages is None else min(found * pages, MAX_SEQUENCE)
+
+
+def pairs_per_section(call: Call, signature: Signature) -> Callable[[int], int]:
+    """From the slots of k to how many query heads run side by side, so that their keys and values stay in L2."""
     if not signature.longest_first:
-        return 1
-    group = call.extents["heads"] // call.extents[call.spec.kv_heads_axis]
-    one = max(1, slots_k * signature.row_elements * TORCH_DTYPES[call.spec.tensor("k").dtype].itemsize)
-    return group // signature.pack * max(1, L2_BYTES // one)
+        return lambda _: 1
+    shared = call.extents["heads"] // call.extents[call.spec.kv_heads_axis] // signature.pack
+    row = signature.row_elements * TORCH_DTYPES[call.spec.tensor("k").dtype].itemsize
+    return lambda slots_k: shared * max(1, L2_BYTES // max(1, slots_k * row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -14,9 +14,11 @@ from torch import Tensor
 from attn_dsl.lowering.forward.splits import MAX_SPLITS, MOST_ROWS, splits
 
 from ..reference import lse_axes
+from ..spec.model import AttentionSpec
 from .binding import Call
 from .builder import About, Template, build, compile_plan
 from .cache import kernel_cache, key_of
+from .kernel import Kernel
 from .recipe import slots_of
 from .signature import Signature
 
@@ -30,19 +32,27 @@ def splits_of(call: Call, signature: Signature) -> int:
     By itself only a call is split whose queries of one sequence, with all heads that share a tile, fill one tile at
     most: decoding and short continuations.
     """
+    return parts_of(call.spec, signature, call.extents, slots_of(call, signature), call.device)
+
+
+def parts_of(
+    spec: AttentionSpec, signature: Signature, extents: Mapping[str, int], slots_k: int, device: torch.device
+) -> int:
+    """As `splits_of`, for a call whose axes have `extents` and whose sequences have `slots_k` slots of k."""
     if signature.target not in SPLITTING:
         return 1
-    hint = dict(call.spec.schedule).get("splits")
+    hint = dict(spec.schedule).get("splits")
     if hint is not None:
         return int(hint)
     most = min(signature.tile_q, MOST_ROWS[signature.target])
-    if signature.packed_q or call.extents["seq_q"] * signature.pack > most:
+    if signature.packed_q or extents["seq_q"] * signature.pack > most:
         return 1
-    blocks = math.prod(signature.grid(call.extents))
-    at_once = _processors(call.device) * signature.blocks
-    return splits(blocks, -(-slots_of(call, signature) // signature.tile_k), at_once)
+    blocks = math.prod(signature.grid(extents))
+    at_once = _processors(device) * signature.blocks
+    return splits(blocks, -(-slots_k // signature.tile_k), at_once)
 
 
+@cache
 def _processors(device: torch.device) -> int:
     """Multiprocessors; 1 where there is no GPU, which then nothing can occupy better."""
     if not torch.cuda.is_available():
@@ -60,19 +70,24 @@ class Splitting:
     join: Callable[..., Any]
 
     @staticmethod
-    def of(call: Call, signature: Signature, partial: Callable[..., Any], count: int, join_of: JoinOf) -> Splitting:
-        spec, dim_v = call.spec, call.extents[call.spec.dim_v_axis]
+    def of(spec: AttentionSpec, dim_v: int, kernel: Kernel, count: int, join_of: JoinOf) -> Splitting:
+        """For `count` parts by `kernel`; values have `dim_v` elements."""
+        signature = kernel.signature
         o_axes = tuple(str(axis.name) for axis in spec.output.axes)
         inner = next(place for place, axis in enumerate(o_axes) if axis in ("dim", "dim_v"))
         logs = tuple(str(axis.name) for axis in lse_axes(spec))
         join = Join(signature.target, signature.arch, str(spec.output.dtype), dim_v, o_axes, logs, spec.lse_base)
-        return Splitting(count, inner, partial, join_of(join if count <= FEW else replace(join, most=MAX_SPLITS)))
+        return Splitting(
+            count, inner, kernel.function, join_of(join if count <= FEW else replace(join, most=MAX_SPLITS))
+        )
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, arguments: tuple[Any, ...]) -> None:
-        others = [extent for place, extent in enumerate(o.shape) if place != self.inner]
-        parts = o.new_empty((self.count, *others, o.shape[self.inner]), dtype=torch.float32)
-        parts = parts.movedim(-1, self.inner + 1)
-        logs = lse.new_empty((self.count, *lse.shape))
+        shape = list(o.shape)
+        shape.append(shape.pop(self.inner))
+        parts = torch.empty((self.count, *shape), dtype=torch.float32, device=o.device)
+        if self.inner + 1 < len(shape):
+            parts = parts.movedim(-1, self.inner + 1)
+        logs = torch.empty((self.count, *lse.shape), dtype=torch.float32, device=o.device)
         self.partial(q, k, v, parts, logs, arguments)
         self.join(parts, logs, o, lse)
 
