@@ -12,7 +12,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64, Numeric
+from cutlass import Boolean, Float32, Int32, Int64, Numeric, Uint32, Uint64
 from cutlass._mlir.dialects import llvm
 
 from attn_dsl.expr import INT, Expr
@@ -54,6 +54,19 @@ def instruction(text: str, result: Any, constraints: str, *operands: Any) -> Any
     """One PTX instruction without side effects, `$0` its result of type `result`."""
     values = [operand.ir_value() for operand in operands]
     return result(llvm.inline_asm(result.mlir_type, values, text, constraints, has_side_effects=False))
+
+
+def here(value: Any) -> Any:
+    """`value`, handed to each lane by itself. Whole warps call it.
+
+    No compiler sees through the shuffle, so what is computed from its result in a loop is computed in that loop, and
+    kept in no register outside of it.
+    """
+    return cute.arch.shuffle_sync(value, cute.arch.lane_idx())
+
+
+def _unsigned(value: Any) -> Any:
+    return Uint32(value) if isinstance(value, Int32) else Uint64(value)
 
 
 def widened(node: Expr, operands: tuple[Any, ...], wide: frozenset[Expr]) -> tuple[Any, ...]:
@@ -107,6 +120,14 @@ class CuteAlgebra:
         rest = x % y  # has the sign of x
         zero = type(x)(0)
         return choose((rest != zero) & ((rest ^ y) < zero), rest + y, rest)
+
+    def unsigned_floordiv(self, x: Any, y: Any) -> Any:
+        """`floordiv` of operands that are not negative: nothing has to be mended where signs differ."""
+        return self.floordiv(x, y) if _exponent(y) is not None else type(x)(_unsigned(x) // _unsigned(y))
+
+    def unsigned_mod(self, x: Any, y: Any) -> Any:
+        """`mod` of operands that are not negative."""
+        return self.mod(x, y) if _exponent(y) is not None else type(x)(_unsigned(x) % _unsigned(y))
 
     def neg(self, x: Any) -> Any:
         return -x

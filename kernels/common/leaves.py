@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, Numeric
 
 from attn_dsl.expr import FLOAT, Expr, children_first
 from attn_dsl.expr.evaluate import method_name
-from attn_dsl.kernels.common.algebra import CuteAlgebra, larger, narrowed, saturated, smaller, widened
+from attn_dsl.kernels.common.algebra import CuteAlgebra, here, larger, narrowed, saturated, smaller, widened
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.pairs import Pair, each
 from attn_dsl.lowering.forward import CaptureArgument, ForwardPlan
@@ -147,6 +147,13 @@ class Scope:
         of_rows = tuple({node: row.values[node] for node in steady if depends[node]} for row in rows)
         return replace(self, _kept=kept, _kept_of_rows=of_rows)
 
+    def here(self) -> Scope:
+        """As `fresh`, with indices and numbers that only the code below knows (`algebra.here`)."""
+        params = tuple(here(value) if isinstance(value, Numeric) else value for value in self.arguments.params)
+        arguments = replace(self.arguments, params=params, sizes=tuple(map(here, self.arguments.sizes)))
+        indices = {name: here(getattr(self, name)) for name in ("b", "h", "kv_h", "seq_q", "seq_k")}
+        return replace(self.fresh(), arguments=arguments, **indices)
+
     def uniform(self, *roots: Expr) -> list[Any]:
         """Values that depend on neither row nor column."""
         return self.evaluate(roots)
@@ -232,9 +239,10 @@ class Scope:
 
     def _operator(self, algebra: CuteAlgebra, node: Expr, operands: tuple[Any, ...]) -> Any:
         wide = self.plan.wide
+        name = f"unsigned_{node.op}" if node in self.plan.unsigned else method_name(node.op)
 
         def value(*given: Any) -> Any:
-            return narrowed(node, getattr(algebra, method_name(node.op))(*widened(node, given, wide)), wide)
+            return narrowed(node, getattr(algebra, name)(*widened(node, given, wide)), wide)
 
         return each(value, *operands, packed=node.op if node.type is FLOAT else "")
 

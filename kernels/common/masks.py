@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32
+from cutlass import Float32, Int32, const_expr
 
-from attn_dsl.expr import children_first
-from attn_dsl.kernels.common.algebra import choose, clamped, instruction, larger, smaller
+from attn_dsl.kernels.common.algebra import choose, clamped, here, instruction, larger, smaller
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.leaves import COLUMN, Place, Scope, needs_inside
 from attn_dsl.lowering.forward import ForwardPlan, PiecePlan
+from attn_dsl.lowering.forward.pressure import kept, mask_columns
 
 WORD = 32  # columns of one keep word
-SMALL = 24  # distinct nodes of a mask: 16 columns of a larger one at a time would spill registers
 
 
 def mask_scores(plan: ForwardPlan, scope: Scope, fragment: Fragment, scores: Any, tile: Any) -> None:
@@ -33,8 +33,8 @@ def keep_words(plan: ForwardPlan, scope: Scope, fragment: Fragment, tile: Any) -
     first = tile * Int32(plan.tile_k)
     if plan.mask.kind != "elements":
         return [row_words(plan, scope, fragment, row, first) for row in scope.rows(fragment)]
-    parts, rows = _element_words(plan, scope, fragment, first), len(fragment.rows)
-    return [_joined(parts[place::rows], _part(plan, fragment)) for place in range(rows)]
+    words, rows = _element_words(plan, scope, fragment, first), len(fragment.rows)
+    return [words[place::rows] for place in range(rows)]
 
 
 def apply_words(fragment: Fragment, scores: Any, words: list[list[Any]]) -> None:
@@ -106,42 +106,30 @@ def _low_bits(count: Any, word: int) -> Any:
 def _element_words(
     plan: cutlass.Constexpr, scope: cutlass.Constexpr, fragment: cutlass.Constexpr, first: Int32
 ) -> list[Any]:
-    """Keep words of all rows, element by element, in parts of `_part` columns: part w of row r at place w * rows + r.
+    """Keep words of all rows, element by element: word w of row r at place w * rows + r.
 
-    One part's code serves all, in a loop, which also bounds how many reads of captured tensors are under way, and so
-    registers.
+    The code of a few columns serves all, in a loop, which also bounds how many reads of captured tensors are under way,
+    and so registers.
     """
-    clamp = needs_inside([plan.mask.mask], COLUMN)
-    size, rows = _part(plan, fragment), len(fragment.rows)
+    clamp, keeps = needs_inside([plan.mask.mask], COLUMN), kept(plan, plan.mask.mask)
+    size, rows = math.gcd(fragment.count, mask_columns(plan)), len(fragment.rows)
     with_key = fragment.below(scope.seq_k - first)
-    words = [Int32(0) for _ in range(fragment.count // size * rows)]
-    for w in cutlass.range(fragment.count // size, unroll=1):
-        inside = scope.fresh()
-        places = inside.rows(fragment)
-        start = first + fragment.base + w * fragment.offset(size)
+    words = [Int32(0) for _ in range(-(-fragment.count // WORD) * rows)]
+    for w in cutlass.range(len(words) // rows, unroll=1):
         made = [Int32(0) for _ in range(rows)]
-        for j in cutlass.range_constexpr(size):
-            column = inside.column(start, fragment.offset(j), clamp=clamp)
-            for r in cutlass.range_constexpr(rows):
-                (visible,) = inside.evaluate([plan.mask.mask], row=places[r], column=column)
-                made[r] = made[r] | choose(visible, Int32(_bit(j)), Int32(0))
-        ended = _low_bits(clamped(with_key - w * size, 0, Int32(size)), 0)
+        for part in cutlass.range(smaller(Int32(fragment.count) - w * WORD, Int32(WORD)) // size, unroll=1):
+            inside = scope.here() if const_expr(keeps.remakes_uniform) else scope.fresh()
+            places = inside.rows(fragment)
+            if const_expr(keeps.remakes_rows):
+                places = [replace(row, index=here(row.index)) for row in places]
+            start = first + fragment.base + w * fragment.offset(WORD) + part * fragment.offset(size)
+            bits = [Int32(0) for _ in range(rows)]
+            for j in cutlass.range_constexpr(size):
+                column = inside.column(start, fragment.offset(j), clamp=clamp)
+                for r in cutlass.range_constexpr(rows):
+                    (visible,) = inside.evaluate([plan.mask.mask], row=places[r], column=column)
+                    bits[r] = bits[r] | choose(visible, Int32(_bit(j)), Int32(0))
+            made = [word | part_bits << part * size for word, part_bits in zip(made, bits, strict=True)]
+        ended = _low_bits(clamped(with_key - w * WORD, 0, Int32(WORD)), 0)
         words = [*words[rows:], *(word & ended for word in made)]
-    return words
-
-
-def _part(plan: ForwardPlan, fragment: Fragment) -> int:
-    """Columns of a part of a word, so that all parts have as many: fewer where each needs more."""
-    nodes = sum(1 for _ in children_first([plan.mask.mask]))
-    return math.gcd(fragment.count, WORD // 2 if nodes <= SMALL else WORD // 4)
-
-
-def _joined(parts: list[Any], size: int) -> list[Any]:
-    """Parts of `size` columns put together to whole words."""
-    words = []
-    for first in range(0, len(parts), WORD // size):
-        word = parts[first]
-        for place, part in enumerate(parts[first + 1 : first + WORD // size], 1):
-            word = word | part << Int32(place * size)
-        words.append(word)
     return words

@@ -154,6 +154,7 @@ class ForwardPlan:
     page_size: int  # rows of a page, where TMA copies full tiles in boxes; 0: no pages, or copied row by row
     partial: bool  # a block sees a part of the keys; o and lse have an axis of parts, o is f32, lse in base 2
     wide: frozenset[Expr]  # int nodes that need 64 bits; every other int node of the plan fits 32
+    unsigned: frozenset[Expr]  # divisions and remainders whose operands are never negative
 
     def __repr__(self) -> str:
         return canonical(self)

@@ -9,6 +9,7 @@ from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.expr import Expr, children_first
 from attn_dsl.lowering.forward.fields import between, choices, in_stages, number_of
 from attn_dsl.lowering.forward.plan import NARROW_STEP, WARPGROUP, ForwardPlan
+from attn_dsl.lowering.forward.pressure import MOST_MASK_NODES
 from attn_dsl.spec.model import AttentionSpec
 
 DIM_STEP = 8  # elements: 16 bytes, the unit of TMA rows (PTX ISA, tensor maps: strides are multiples of 16 bytes)
@@ -24,7 +25,7 @@ REGISTER_COUNTS = range(24, 257, 8)  # of a thread (PTX ISA, setmaxnreg)
 WORKING_REGISTERS = 32  # per consumer thread, besides accumulators and weights
 ARGUMENT_BYTES = 2_048  # of captures, parameters and extents; a kernel has 4,096 bytes of arguments
 MAX_SCORE_NODES = {"sm90": 200, "sm100": 400}  # sm90 writes a score out for each of a thread's 128 elements
-MAX_MASK_NODES = 4_000  # distinct nodes of a mask
+MAX_MASK_NODES = {"sm90": 4_000, "sm100": MOST_MASK_NODES}  # distinct nodes of a mask
 
 
 def check(plan: ForwardPlan) -> tuple[Diagnostic, ...]:
@@ -146,7 +147,7 @@ def arguments(plan: ForwardPlan) -> Iterator[Diagnostic]:
 def sizes(plan: ForwardPlan) -> Iterator[Diagnostic]:
     """Mask and score are small enough to be written out."""
     for name, root, limit in (
-        ("mask", plan.mask.mask, MAX_MASK_NODES),
+        ("mask", plan.mask.mask, MAX_MASK_NODES[plan.target]),
         ("score", plan.score, MAX_SCORE_NODES[plan.target]),
     ):
         nodes = _count(root)

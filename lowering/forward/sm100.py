@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from attn_dsl.diagnostics import Diagnostic, PlanError, UnsupportedError
-from attn_dsl.expr import children_first
 from attn_dsl.lowering.forward import sm90, sm100_mla
 from attn_dsl.lowering.forward.paging import makes_boxes
 from attn_dsl.lowering.forward.plan import ELEMENT_BYTES, ForwardPlan, ShapeClass
+from attn_dsl.lowering.forward.pressure import score_columns
 from attn_dsl.lowering.forward.rules import MAX_SHARED
 from attn_dsl.lowering.forward.sm100_mla_plan import MlaPlan
 from attn_dsl.lowering.forward.sm100_plan import PAIRS, ROWS, Sm100Plan
@@ -20,7 +20,6 @@ from attn_dsl.lowering.forward.sm100_rules import (
     MAX_PACK,
     PACKS,
     QUERY_TILES,
-    SCORE_COLUMNS,
     check,
 )
 from attn_dsl.spec.model import AttentionSpec
@@ -32,7 +31,6 @@ FAST_EXP2 = ("sm_103a",)  # 32 exponentials per cycle and multiprocessor instead
 HONOURED = ("tile_q", "tile_k", "stages", "order", "exp2_share", "splits")
 KEYS_PER_TILE = KEYS[-1]
 MAX_TILES_IN_FLIGHT = 4  # of K and of V
-SCORE_CODE = 1_024  # nodes of an expression times columns: what ptxas compiles in about a second
 THRESHOLD = 8.0  # in base 2; weights up to 2^8 are as precise as weights up to 1, and far from the end of f16
 WIDE = 128  # elements: wider heads go through shared memory in parts, of 64 or 128 elements
 NARROW_PART = 64
@@ -192,16 +190,10 @@ def _plan(spec: AttentionSpec, shared: ForwardPlan, arch: str) -> Sm100Plan:
         part=wide_part if max(dim, dim_v) > WIDE else WIDE,
         registers_correction=correction,
         threshold=THRESHOLD,
-        score_columns=_score_columns(shared),
+        score_columns=score_columns(shared),
         exp2_on_fma=_exp2_on_fma(shared, arch) if share is None else round(share * PAIRS / 100),
     )
     return replace(plan, stages=_stages(plan, hints.get("stages")))
-
-
-def _score_columns(plan: ForwardPlan) -> int:
-    """As many as their code is short enough for; two at least, which is what an instruction computes."""
-    nodes = sum(1 for _ in children_first([plan.logit]))
-    return next((columns for columns in SCORE_COLUMNS if columns * nodes <= SCORE_CODE), SCORE_COLUMNS[-1])
 
 
 def _exp2_on_fma(plan: ForwardPlan, arch: str) -> int:

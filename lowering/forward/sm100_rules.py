@@ -6,6 +6,13 @@ from collections.abc import Callable, Iterator
 
 from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.lowering.forward.fields import between, choices, in_stages, number_of, one_of
+from attn_dsl.lowering.forward.pressure import (
+    MOST_MASK_UNIFORM,
+    MOST_SCORE_READS,
+    SCORE_COLUMNS,
+    kept,
+    score_reads,
+)
 from attn_dsl.lowering.forward.rules import EVERY_TARGET, MAX_REGISTERS, register_count, shared_memory
 from attn_dsl.lowering.forward.sm100_plan import COLUMNS, PAIRS, ROWS, SLOT, SLOTS, Sm100Plan
 
@@ -15,7 +22,6 @@ KEYS = (32, 64, 96, 128)  # of a tile: whole loads of 32 columns, at most one sl
 PARTS = (64, 128)  # elements: one or two rows of the 128-byte swizzle
 MAX_PACK = 16  # query heads, where rows of Q and O are found one by one
 PACKS = tuple(pack for pack in range(1, ROWS + 1) if pack <= MAX_PACK or ROWS % pack == 0)
-SCORE_COLUMNS = (32, 16, 8, 4, 2)  # of one tcgen05.ld and st, whose values are computed by twos
 MAX_THRESHOLD = 15.0  # in base 2: a weight of 2^16 is infinite in f16
 WORKING_REGISTERS = 32  # of a softmax thread, besides its scores
 
@@ -58,6 +64,16 @@ def softmax(plan: Sm100Plan) -> Iterator[Diagnostic]:
     yield from between("exp2_on_fma", plan.exp2_on_fma, 0, PAIRS, says, "E297")
     says = "weights reach 2 to the power of it, and are finite in f16"
     yield from between("threshold", plan.threshold, 0.0, MAX_THRESHOLD, says, "E297", whole=False)
+
+
+def _pressure(plan: Sm100Plan) -> Iterator[Diagnostic]:
+    """Masks and scores leave the registers of a softmax thread to its scores."""
+    if plan.mask.kind == "elements" and (count := len(kept(plan, plan.mask.mask).uniform)) > MOST_MASK_UNIFORM:
+        message = f"the mask uses {count} values that are the same for all rows; a kernel takes {MOST_MASK_UNIFORM}"
+        yield Diagnostic("E295", message, hint="read them from a captured tensor by the row or the key")
+    if (reads := score_reads(plan)) > MOST_SCORE_READS:
+        message = f"the score reads tensors at {reads} places of a row or a key; a kernel reads at most"
+        yield Diagnostic("E295", f"{message} {MOST_SCORE_READS}", hint="add the tensors up before the call")
 
 
 def _rings(plan: Sm100Plan) -> Iterator[Diagnostic]:
@@ -129,5 +145,5 @@ def barriers(plan: Sm100Plan) -> Iterator[Diagnostic]:
 
 
 Rules = tuple[Callable[[Sm100Plan], Iterator[Diagnostic]], ...]
-FIELDS: Rules = (*EVERY_TARGET, _tiles, softmax)
+FIELDS: Rules = (*EVERY_TARGET, _tiles, softmax, _pressure)
 DERIVED: Rules = (shared_memory, registers, tensor_memory, barriers)

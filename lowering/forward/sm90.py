@@ -212,6 +212,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
     ]
     nodes = list(children_first(roots))
     names = {kind: {str(node.attr) for node in nodes if node.op == kind} for kind in ("read", "param", "size")}
+    ranges = static_intervals(roots, known.ranges)
     padded = [-(-extent // 16) * 16 for extent in (shape.dim, shape.dim_v)]
     fold_scale = score.op == "var" and _is_positive(scale, known)
     tiles = _tiles(spec, padded, _kind(spec, shape, mask, None if fold_scale else base_2))
@@ -262,8 +263,13 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
         partial=shape.partial,
         wide=frozenset(
             node
-            for node, interval in static_intervals(roots, known.ranges).items()
+            for node, interval in ranges.items()
             if isinstance(interval, IntInterval) and not (interval.lo >= I32_MIN and interval.hi <= I32_MAX)
+        ),
+        unsigned=frozenset(
+            node
+            for node in nodes
+            if node.op in ("floordiv", "mod") and all(_is_natural(ranges[operand]) for operand in node.args)
         ),
     )
 
@@ -359,6 +365,10 @@ def _is_positive(scale: Expr, known: _Expressions) -> bool:
     interval = static_intervals([scale], known.ranges)[scale]
     assert isinstance(interval, FloatInterval)
     return bool(interval.lo > 0 and not interval.nan)
+
+
+def _is_natural(interval: Interval) -> bool:
+    return isinstance(interval, IntInterval) and bool(interval.lo >= 0)
 
 
 def _axes(spec: AttentionSpec, name: str) -> tuple[str, ...]:

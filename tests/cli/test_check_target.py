@@ -51,7 +51,17 @@ def test_a_spec_that_fits_has_no_findings(run, write) -> None:
         ),
         ("axis dim = 128\nschedule { stages = 9 }", "E292", "a thread block has 232,448\n  hint: take fewer stages"),
         ("score = sum(i in 0..300: sin(score * i))", "E295", "distinct nodes; a kernel evaluates at most 400"),
-        ("mask = any(i in 0..2000: kv_idx % (i + 2) == q_idx % (i + 3))", "E295", "a kernel evaluates at most 4,000"),
+        ("mask = any(i in 0..2000: kv_idx % (i + 2) == q_idx % (i + 3))", "E295", "a kernel evaluates at most 2,000"),
+        (
+            "t: i32[batch, 50]\nmask = any(i in 0..50: t[b, i] <= kv_idx and kv_idx < t[b, i] + 7)",
+            "E295",
+            "the mask uses 100 values that are the same for all rows; a kernel takes 96\n  hint: read them from a",
+        ),
+        (
+            "t: f32[batch, 17, seq_k]\nscore = score + sum(i in 0..17: t[b, i, kv_idx])",
+            "E295",
+            "the score reads tensors at 17 places of a row or a key; a kernel reads at most 16",
+        ),
     ],
 )
 def test_what_no_plan_has_room_for(run, write, more: str, code: str, message: str) -> None:

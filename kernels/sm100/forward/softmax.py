@@ -11,7 +11,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, const_expr
 
-from attn_dsl.kernels.common.algebra import instruction
+from attn_dsl.kernels.common.algebra import here, instruction
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.masks import apply_words, keep_words
@@ -21,6 +21,7 @@ from attn_dsl.kernels.sm100.exp2 import Pair, exp2_pair
 from attn_dsl.kernels.sm100.forward.turns import last_scores, next_scores
 from attn_dsl.kernels.sm100.forward.visits import query_tile_bounds
 from attn_dsl.kernels.sm100.tcgen05 import fence_after, fence_before, load_row, store_row
+from attn_dsl.lowering.forward.pressure import kept
 from attn_dsl.lowering.forward.sm100_plan import ROWS, SLOT
 
 CHAINS = 4  # independent chains of a maximum
@@ -93,13 +94,16 @@ def score_row(
 
     The code of a score is as long as it is for those columns, and so are the registers it needs.
     """
-    count = plan.score_columns
+    count, keeps = plan.score_columns, kept(plan, plan.logit)
     for first in cutlass.range(0, plan.tile_k, count, unroll=1):
         row = load_row(memory, scores_at + first, count, count, thread)
         cute.arch.fence_view_async_tmem_load()
         viewed = cute.make_tensor(row.iterator, cute.make_layout((1, count)))
+        inside = scope.here() if const_expr(keeps.remakes_uniform) else scope.fresh()
         columns = columns_of(fragment, first, count)
-        score_scores(plan, scope.fresh(), columns, viewed, n, inside=not masked, pairs=True)
+        if const_expr(keeps.remakes_rows):
+            columns = replace(columns, rows=tuple(map(here, columns.rows)))
+        score_scores(plan, inside, columns, viewed, n, inside=not masked, pairs=True)
         store_row(memory, scores_at + first, row, count, thread)
     cute.arch.fence_view_async_tmem_store()
 
