@@ -75,6 +75,9 @@ def problems_of(spec: AttentionSpec) -> Iterator[Problem]:
     """What `spec` asks for that the plan cannot do."""
     if spec.paging is not None and spec.lengths_k.left_pad is not None:
         yield "pages are copied in boxes where v is a part of k, which rows to skip in front would cut", WAY_OUT
+    q, k = (spec.tensor(name).dtype for name in ("q", "k"))
+    if k is not q:
+        yield f"k is {k} and q {q}; where v is a part of k they have one dtype", "declare them alike"
     for axis in ("dim", spec.dim_v_axis):
         extent = spec.fixed(axis)
         if extent is not None and (wrong := _extent(axis == "dim", extent)):
@@ -156,7 +159,7 @@ def _tiles(plan: MlaPlan) -> Iterator[Diagnostic]:
         yield from number_of("tile_q", plan.tile_q, (plan.cluster * ROWS,), says, "E291")
         says = "whole queries fill the rows of a tile" if plan.cluster == 1 else "a query fills the rows of a cluster"
         yield from number_of("pack", plan.pack, (2 * ROWS,) if plan.cluster == 2 else PACKS, says, "E291")
-    if plan.paging is not None and (wrong := page_problem(plan.pack, plan.page_size)):
+    if plan.page_size and (wrong := page_problem(plan.pack, plan.page_size)):
         yield Diagnostic("E291", f"page_size is {plan.page_size}; {wrong[0]}", hint=wrong[1])
     for name, value, only, says in (
         ("query_tiles", plan.query_tiles, 1, f"a thread block has one tile of {ROWS} rows"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attn_dsl.lowering.forward.paging import box_rows
+from attn_dsl.lowering.forward.paging import SWIZZLE_ROWS, box_rows
 from attn_dsl.lowering.forward.plan import BARRIER_BYTES, ELEMENT_BYTES, SHARED_ALIGNMENT, WARPGROUP
 from attn_dsl.lowering.forward.sm100_plan import SLOTS, STATISTICS, WARP, Edge, Sm100Plan, commit, copy, each
 
@@ -92,8 +92,15 @@ class MlaPlan(Sm100Plan):
 
     @property
     def key_box(self) -> int:
-        """Rows of the boxes in which keys come: parts of pages, where they lie in pages."""
-        return box_rows(self.rows_loaded, self.page_size) if self.page_size else self.rows_loaded
+        """Rows of the boxes in which keys come: parts of pages, where they lie in pages. A kernel that is compiled for
+        no page size takes all that such boxes make up."""
+        if self.page_size:
+            return box_rows(self.rows_loaded, self.page_size)
+        return self.rows_loaded if self.paging is None else SWIZZLE_ROWS
+
+    @property
+    def loads_rows(self) -> bool:
+        return False
 
     @property
     def thread_keys(self) -> int:

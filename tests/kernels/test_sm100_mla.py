@@ -225,6 +225,17 @@ def test_pages(by: str, heads: int, page_size: int, used: list[int], seq_q: int)
     check(Kernels(spec, SM100), call, seed=page_size, late=1 + heads // 128, dense=dense)
 
 
+@pytest.mark.parametrize("heads", [16, pytest.param(128, marks=pytest.mark.slow)])
+def test_one_kernel_for_every_page_size(heads: int) -> None:
+    """Without a page size a kernel takes those of 8 rows and their multiples, in boxes of 8."""
+    spec = attn_dsl.parse(PAGED + LISTED["table"], name="paged")
+    kernels = Kernels(spec, replace(SM100, page_size_of=lambda spec, shape, page_size: 0))
+    for page_size in (8, 40):
+        call, dense = paged_call(spec, heads, page_size, [100, 41], seq_q=1, seed=page_size)
+        check(kernels, call, seed=page_size, late=2, dense=dense)
+    assert sm100.broken(plan_of(spec, heads)) == ()
+
+
 def test_pages_that_are_no_boxes_are_refused() -> None:
     spec = attn_dsl.parse(PAGED + LISTED["table"], name="paged")
     call, _ = paged_call(spec, 16, 12, [30], seq_q=1, seed=1)

@@ -55,8 +55,12 @@ def find_boxes(
     page, box = Int32(-1), Int32(0)
     if (cute.arch.lane_idx() < plan.rows_loaded // plan.key_box) & (start < work.k.count):
         slot = work.k.first + start
-        page = cutlass.max(pages.numbers[slot // plan.page_size], Int32(0))
-        box = slot % plan.page_size // plan.key_box
+        if const_expr(plan.page_size > 0):
+            number, within = slot // plan.page_size, slot % plan.page_size
+        else:
+            number, within = divmod(slot, pages.size)
+        page = cutlass.max(pages.numbers[Int32(number)], Int32(0))
+        box = Int32(within) // plan.key_box
     return page, box
 
 
@@ -77,7 +81,7 @@ def fetch_keys(
     plan = barriers.plan
     boxes = plan.rows_loaded // plan.key_box
     part_bytes = plan.part_elements * target.element_type.width // 8
-    if const_expr(plan.page_size):
+    if const_expr(plan.paging is not None):
         page, number = find_boxes(plan, work, pages, rank, n)
         coming = cutlass.min(work.k.count - n * plan.tile_k, Int32(plan.tile_k))
         rows = (coming + (plan.key_box - 1)) // plan.key_box * plan.key_box
@@ -90,7 +94,7 @@ def fetch_keys(
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(full, group.parts * part_bytes)
         for box in cutlass.range_constexpr(boxes):
-            if const_expr(plan.page_size):
+            if const_expr(plan.paging is not None):
                 in_page, from_page = cute.arch.shuffle_sync(number, box), cute.arch.shuffle_sync(page, box)
                 if from_page >= 0:
                     one = source[None, in_page, None, from_page]
@@ -128,7 +132,7 @@ def clear_keys(barriers: cutlass.Constexpr, sK: cute.Tensor, keys: Int32) -> Non
     same bytes. Of boxes that were left out nothing has come, also of what is no value.
     """
     plan = barriers.plan
-    parts = plan.key_parts if plan.page_size else plan.dim_v_padded // PART
+    parts = plan.key_parts if plan.paging is not None else plan.dim_v_padded // PART
     zeros = cute.make_rmem_tensor(VECTOR, sK.element_type)
     zeros.fill(0.0)
     for place in cutlass.range_constexpr(len(plan.groups)):
