@@ -144,7 +144,7 @@ class Recipe(NamedTuple):
         q, k, v = self.operands_of(values)
         if (q.data_ptr() | k.data_ptr() | v.data_ptr()) & _ALIGNMENT:
             return None
-        if (out is not None or lse is not None) and not self._apart(values, out, lse):
+        if (out is not None or lse is not None) and not self.apart(values, out, lse):
             return None
         return self._run(q, k, v, values, out, lse, wants_lse)
 
@@ -180,17 +180,19 @@ class Recipe(NamedTuple):
             self.function(q, k, v, o, lse, self.arguments(values))
         return out, lse
 
-    def _apart(self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None) -> bool:
+    def apart(self, values: Sequence[Any], out: Tensor | None, lse: Tensor | None) -> bool:
         """Whether the buffers start where TMA can write and share no memory with anything."""
-        ranges = [(values[place].data_ptr(), size) for place, size in self.inputs]
-        for buffer, size in ((out, self.out.bytes), (lse, self.lse.bytes)):
-            if buffer is None:
-                continue
-            first = buffer.data_ptr()
-            if any(first < other + length and other < first + size for other, length in ranges):
+        o = 0 if out is None else out.data_ptr()
+        o_end = o if out is None else o + self.out.bytes
+        logs = o_end if lse is None else lse.data_ptr()
+        logs_end = logs if lse is None else logs + self.lse.bytes
+        if o & _ALIGNMENT or (o < logs_end and logs < o_end):
+            return False
+        for place, size in self.inputs:
+            first = values[place].data_ptr()
+            if (o < first + size and first < o_end) or (logs < first + size and first < logs_end):
                 return False
-            ranges.append((first, size))
-        return out is None or not out.data_ptr() & _ALIGNMENT
+        return True
 
 
 def _presented(operand: Operand, values: Sequence[Any]) -> Tensor:
@@ -320,6 +322,13 @@ def _report_address(name: str, problems: Diagnostics) -> None:
     problems.error("E279", message, hint=f"{name}.clone() starts at one")
 
 
+def _dense(name: str, inner: int, axes: int) -> str:
+    """How to write a copy of a tensor of `axes` axes whose axis `inner` lies innermost in memory."""
+    if inner == axes - 1:
+        return f"{name}.contiguous()"
+    return f"{name}.movedim({inner}, -1).contiguous().movedim(-1, {inner})"
+
+
 def _tma_strides(
     name: str, shape: tuple[int, ...], given: Strides, axes: list[str], dtype: torch.dtype, problems: Diagnostics
 ) -> Strides | None:
@@ -333,12 +342,16 @@ def _tma_strides(
             strides[place] = 1 if place == inner else shape[inner]
     if strides[inner] != 1:
         message = f"{name} has stride {strides[inner]} along {axes[inner]}, expected 1"
-        problems.error("E279", message, hint=f"make that axis the innermost in memory: {name}.contiguous()")
+        problems.error(
+            "E279", message, hint=f"make that axis the innermost in memory: {_dense(name, inner, len(axes))}"
+        )
         return None
     for place, stride in enumerate(strides):
         if place != inner and stride % step:
             message = f"{name} has stride {stride} along {axes[place]}, expected a multiple of {step} elements"
-            problems.error("E279", f"{message} ({TMA_BYTES} bytes)", hint=f"{name}.contiguous() has such strides")
+            problems.error(
+                "E279", f"{message} ({TMA_BYTES} bytes)", hint=f"{_dense(name, inner, len(axes))} has such strides"
+            )
             return None
     return None if tuple(strides) == tuple(given) else tuple(strides)
 
