@@ -15,7 +15,6 @@ NO_FP8 = (
     "transposed on its way; k and v of 8 bits beside q of 16 run"
 )
 NO_FP8_SM100 = "no matrix products of 8 bits in this version"
-NO_WIDENING = "k and v are not widened in this version"
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def _fp8(dtype: DType) -> tuple[Feature, Feature]:
 
     return (
         Feature(f"{dtype} q, k, v", narrow_queries, sm90=NO_FP8, sm100=NO_FP8_SM100),
-        Feature(f"{dtype} k, v", narrow_keys, sm100=NO_WIDENING),
+        Feature(f"{dtype} k, v", narrow_keys),
     )
 
 

@@ -12,7 +12,7 @@ from attn_dsl.lowering.forward.plan import WARPGROUP, ForwardPlan, ParamArgument
 from attn_dsl.lowering.forward.rules import MAX_REGISTERS, MAX_SHARED, argument_bytes, check, consumer_registers
 from attn_dsl.lowering.forward.sm100_mla_plan import HALVES, PART, MlaPlan
 from attn_dsl.lowering.forward.sm100_mla_plan import ROWS as MLA_ROWS
-from attn_dsl.lowering.forward.sm100_plan import COLUMNS, PAIRS, ROWS, Sm100Plan
+from attn_dsl.lowering.forward.sm100_plan import COLUMNS, NARROW_TILES, PAIRS, ROWS, Sm100Plan
 from attn_dsl.lowering.tiles import report
 
 MAX_TEXT = 160  # characters of an expression
@@ -138,6 +138,9 @@ def _sm100_ring(plan: Sm100Plan) -> Iterator[str]:
     ahead = "; keys run one tile ahead of values" if plan.keys_ahead else ""
     yield f"ring: {plan.stages} parts in flight, rows of {widths} each{ahead}"
     yield from _pages(plan, f"{plan.load_warps} warps")
+    if plan.widens:
+        who = f"{plan.load_warps} warps copy {NARROW_TILES} tiles of bytes ahead and widen them"
+        yield f"k and v are {plan.kv_dtype}: {who}"
 
 
 def _mla_tiles(plan: MlaPlan) -> Iterator[str]:

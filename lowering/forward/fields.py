@@ -13,7 +13,7 @@ from attn_dsl.lowering.forward.plan import ForwardPlan
 ORDERS = ("longest_first", "in_order")
 LSE_BASES = ("e", "2")
 OPERANDS = ("f16", "bf16")  # of matrix products, and of their result as it is stored
-NARROW = {"sm90": ("e4m3", "e5m2"), "sm100": ()}  # of keys and values that a target's template widens
+NARROW = {"sm90": ("e4m3", "e5m2"), "sm100": ("e4m3", "e5m2")}  # of keys and values that a target's template widens
 
 
 def in_stages(*stages: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -30,6 +30,7 @@ TARGET = "sm100"
 FAST_EXP2 = ("sm_103a",)  # 32 exponentials per cycle and multiprocessor instead of 16
 HONOURED = ("tile_q", "tile_k", "stages", "order", "exp2_share", "splits")
 KEYS_PER_TILE = KEYS[-1]
+WIDENED_KEYS = 64  # of a tile of wide heads, whose bytes lie in shared memory too
 MAX_TILES_IN_FLIGHT = 4  # of K and of V
 THRESHOLD = 8.0  # in base 2; weights up to 2^8 are as precise as weights up to 1, and far from the end of f16
 WIDE = 128  # elements: wider heads go through shared memory in parts, of 64 or 128 elements
@@ -50,6 +51,8 @@ TABLE = (TileShape(192, WIDE, 2), TileShape(256, 256, 1))
 # Registers per thread of softmax, of correction, and of the warps that load, multiply and store; with two query tiles,
 # also where correction copies Q and O row by row; with one.
 TWO_TILES, TWO_TILES_BY_ROWS, ONE_TILE = (184, 80, 64), (176, 96, 64), (240, 136, 128)
+
+WIDENING = (208, 104, 96)  # likewise, of one query tile, where eight warps are not of softmax or correction
 
 
 def refusals(spec: AttentionSpec) -> tuple[Diagnostic, ...]:
@@ -84,6 +87,9 @@ def _schedule(spec: AttentionSpec) -> Iterator[Diagnostic]:
             nearest = min((ROWS * tiles for tiles in QUERY_TILES), key=lambda rows: abs(rows - int(value)))
             message = f"tile_q is {value}; a thread block has 1 or 2 tiles of {ROWS} rows"
             yield sm90.refusal(TARGET, message, f"the nearest is {nearest}")
+        elif key == "tile_q" and int(value) != ROWS and spec.tensor("k").dtype in sm90.NARROW:
+            message = f"tile_q is {value}; keys and values are widened for one tile of {ROWS} rows"
+            yield sm90.refusal(TARGET, message, f"the nearest is {ROWS}")
 
 
 @lru_cache(maxsize=1024)
@@ -168,6 +174,8 @@ def _plan(spec: AttentionSpec, shared: ForwardPlan, arch: str) -> Sm100Plan:
     query_tiles = hints["tile_q"] // ROWS if "tile_q" in hints else 1 if few else tiles.query_tiles
     by_rows = ROWS % shared.pack != 0
     registers = ONE_TILE if query_tiles == 1 else TWO_TILES_BY_ROWS if by_rows else TWO_TILES
+    if shared.widens:
+        registers = WIDENING
     softmax, correction, other = registers
     wide_part = WIDE if dim % WIDE == 0 and dim_v % WIDE == 0 else NARROW_PART
     share = hints.get("exp2_share")
@@ -175,7 +183,7 @@ def _plan(spec: AttentionSpec, shared: ForwardPlan, arch: str) -> Sm100Plan:
     values |= {
         "target": TARGET,
         "tile_q": query_tiles * ROWS,
-        "tile_k": hints.get("tile_k", KEYS_PER_TILE),
+        "tile_k": hints.get("tile_k", WIDENED_KEYS if shared.widens and max(dim, dim_v) > WIDE else KEYS_PER_TILE),
         "dim_padded": dim,
         "dim_v_padded": dim_v,
         "consumers": query_tiles,

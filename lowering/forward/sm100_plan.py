@@ -17,6 +17,7 @@ COLUMNS = 512  # of tensor memory
 SLOTS = 2  # of scores
 SLOT = 128  # columns of tensor memory, of one slot
 STATISTICS = 2  # f32 per row and slot from softmax to correction: a factor, or a maximum and a sum
+NARROW_TILES = 2  # of keys, and of values, whose bytes are in flight where they are widened
 PAIRS = 16  # neighbouring pairs of weights, of which `exp2_on_fma` counts
 
 
@@ -238,8 +239,18 @@ class Sm100Plan(ForwardPlan):
             ("barriers and statistics", BARRIER_BYTES * self.barriers + words),
             ("q, then o", self.query_tiles * self.query_elements * size),
             ("k and v ring", self.stages * self.part_elements * size),
+            *(self._bytes_to_widen if self.widens else ()),
         )
         return tuple((name, -(-bytes_ // SHARED_ALIGNMENT) * SHARED_ALIGNMENT) for name, bytes_ in regions)
+
+    @property
+    def _bytes_to_widen(self) -> tuple[tuple[str, int], ...]:
+        """Regions of shared memory in which keys and values lie as they come."""
+        size = NARROW_TILES * self.tile_k * ELEMENT_BYTES[self.kv_dtype]
+        return (
+            ("k before it is widened", size * self.dim_padded),
+            ("v before it is widened", size * self.dim_v_padded),
+        )
 
     @property
     def tmem_map(self) -> tuple[tuple[str, int, int], ...]:

@@ -49,6 +49,9 @@ def _tiles(plan: Sm100Plan) -> Iterator[Diagnostic]:
         yield from number_of("tile_q", plan.tile_q, (count * ROWS,), says, "E291")
         says = f"each of {count} query tiles has a warpgroup"
         yield from number_of("consumers", plan.consumers, (count,), says, "E291")
+    if plan.widens:
+        says = "the warps that widen keys and values run one tile of keys ahead"
+        yield from number_of("query_tiles", plan.query_tiles, (1,), says, "E291")
     yield from number_of("tile_k", plan.tile_k, KEYS, f"a tile has {', '.join(map(str, KEYS))} keys", "E291")
     yield from number_of(
         "pack", plan.pack, PACKS, f"up to {MAX_PACK} heads share a tile, or a divisor of {ROWS}", "E291"

@@ -34,7 +34,7 @@ OPERANDS = (DType.F16, DType.BF16)
 NARROW = (DType.E4M3, DType.E5M2)  # of k and v beside q of 16 bits
 CAPTURES = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8, DType.BOOL)
 WITH_PAGING = (TARGET, "sm100")  # targets whose templates know pages
-WIDENING = (TARGET,)  # targets whose templates widen keys and values of 8 bits
+WIDENING = (TARGET, "sm100")  # targets whose templates widen keys and values of 8 bits
 WAY_OUT = "target='reference' runs every spec"
 
 

@@ -41,7 +41,8 @@ WRONG_SM100: list[tuple[dict[str, Any], str, str]] = [
         "E297",
         "dtype is f32; matrix products take 16 bits (it is one of f16, bf16)",
     ),
-    ({"kv_dtype": "e4m3"}, "E297", "kv_dtype is e4m3; k and v are operands, or widened to them (it is one of bf16)"),
+    ({"kv_dtype": "f16"}, "E297", "kv_dtype is f16; k and v are operands, or widened to them (it is one of bf16, e4m3"),
+    ({"kv_dtype": "e4m3"}, "E291", "query_tiles is 2; the warps that widen keys and values run one tile of keys ahead"),
     ({"o_dtype": "f32"}, "E297", "o_dtype is f32; o has 16 bits (it is one of f16, bf16)"),
     (
         {"order": "random"},

@@ -75,5 +75,8 @@ def test_a_schedule_decides() -> None:
     assert count(text, dense()) == count(text, dense(seq_q=500, batch=40)) == 3
 
 
-def test_blackwell_does_not_cut() -> None:
-    assert count(QUERIES + KEYS, dense(), "sm100") == 1
+def test_blackwell_cuts_what_fills_one_query_tile() -> None:
+    """A thread block has two of them where keys are whole, 256 rows, and one for parts."""
+    assert count(QUERIES + KEYS, dense(), "sm100") == 64
+    assert count(QUERIES + KEYS, dense(seq_q=32), "sm100") > 1
+    assert count(QUERIES + KEYS, dense(seq_q=33), "sm100") == 1

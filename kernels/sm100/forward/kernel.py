@@ -33,6 +33,7 @@ from attn_dsl.kernels.sm100.forward.mma import multiply_ahead, multiply_in_turns
 from attn_dsl.kernels.sm100.forward.softmax import softmax_tiles
 from attn_dsl.kernels.sm100.operands import operands
 from attn_dsl.kernels.sm100.pages import boxes_of_pools, load_boxes, load_rows
+from attn_dsl.kernels.sm100.widen import load_widened, narrow_tiles
 from attn_dsl.lowering.forward.plan import SHARED_ALIGNMENT
 from attn_dsl.lowering.forward.sm100_plan import COLUMNS, ROWS, SLOTS, STATISTICS, WARP, Sm100Plan
 
@@ -107,6 +108,8 @@ class Forward:
         pools: Values = ()
         if const_expr(plan.paging is not None):
             pools = (mK, mV, cute.fast_divmod_create_divisor_v2(mK.shape[0]))
+        elif const_expr(plan.widens):
+            pools = (mK, mV)
         if const_expr(plan.page_size > 0):
             kv_atoms, kv_tensors = boxes_of_pools(plan, mK, mV)
         elif const_expr(not plan.loads_rows):
@@ -161,7 +164,9 @@ class Forward:
         q_layout, k_layout, v_layout, o_layout = layouts
         mma, load = plan.role("mma").first, plan.role("load").first
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        storage = cutlass.memory.SmemAllocator().allocate(Shared)
+        allocator = cutlass.memory.SmemAllocator()
+        storage = allocator.allocate(Shared)
+        narrow = narrow_tiles(plan, allocator)
         barriers = Barriers(plan, storage.barriers.data_ptr())
         if warp == mma:
             with cute.arch.elect_one():
@@ -199,8 +204,10 @@ class Forward:
         kv_head = work.head // group
         pages = None
         if const_expr(plan.paging is not None):
+            assert plan.paging is not None
             pages = pages_of(plan, known, work.b, pools[2], slots_k)
-            work = replace(work, k=replace(work.k, count=cutlass.min(work.k.count, pages.slots - work.k.first)))
+            if const_expr(plan.paging.indptr is not None):  # a row of a table has room for all keys of a sequence
+                work = replace(work, k=replace(work.k, count=cutlass.min(work.k.count, pages.slots - work.k.first)))
         scope = Scope(plan, known, work.b, work.head, kv_head, work.q.count, work.k.count, work.q.packed, work.k.packed)
         boxes = tuple(
             None if tensor is None else of_queries(plan, tensor, work.q, work.b) for tensor in (tensors[0], tensors[3])
@@ -217,7 +224,7 @@ class Forward:
             start_address(storage.ring.data_ptr().toint()),
         )
         shared = (q_tiles, o_tiles, sK, sV, statistics, storage.tensor_memory.ptr, starts)
-        paged = (pages, kv_head, pools[:2])
+        paged = (pages, kv_head, pools[:2], narrow)
         fixed = (work, scope, barriers, products, paged, atoms, (boxes[0], *keys, boxes[1]), own, shared, warp)
         if const_expr(not plan.q_ends_early):
             self.attend(*fixed)
@@ -242,7 +249,8 @@ class Forward:
         warp: Int32,
     ) -> None:
         """What each warp does for the query tiles of `work`. `boxes` and `plain` are the rows of its sequence: of Q, K,
-        V and O as TMA takes them, of Q, O and LSE as threads do; `paged` are its pages, its K/V head, and the pools."""
+        V and O as TMA takes them, of Q, O and LSE as threads do; `paged` are its pages, its K/V head, K and V as
+        tensors, and shared memory for their bytes where they are widened."""
         plan = self.plan
         q_tiles, o_tiles, sK, sV, statistics, where, starts = shared
         first = {name: plan.role(name).first for name in ("correction", "mma", "load", "epilogue")}
@@ -261,12 +269,18 @@ class Forward:
                 multiply(work, scope, barriers, products, retrieve(where).toint(), starts)
             elif self.loads(warp):
                 # registers of all roles would hold the pools of the head if they were found before
-                pages, kv_head, pools = paged
-                queries, pools = (atoms[0], boxes[0], q_tiles), [pool[None, None, kv_head, None] for pool in pools]
-                if const_expr(plan.paging is None):
+                pages, kv_head, pools, narrow = paged
+                queries, loader = (atoms[0], boxes[0], q_tiles), cute.arch.thread_idx()[0] - first["load"] * WARP
+                if const_expr(plan.paging is not None):
+                    pools = [pool[None, None, kv_head, None] for pool in pools]
+                elif const_expr(plan.widens):
+                    rows = [of_keys(plan, tensor, work.k, kv_head, work.b) for tensor in pools]
+                    pools = [cute.append_ones(one, up_to_rank=3) for one in rows]
+                if const_expr(plan.widens):
+                    load_widened(work, scope, barriers, pages, pools, narrow, (sK, sV), queries, loader)
+                elif const_expr(plan.paging is None):
                     load_tiles(work, scope, barriers, atoms[:3], boxes[:3], (q_tiles, sK, sV))
                 elif const_expr(plan.loads_rows):
-                    loader = cute.arch.thread_idx()[0] - first["load"] * WARP
                     load_rows(work, scope, barriers, pages, pools, (sK, sV), queries, loader)
                 else:
                     load_boxes(work, scope, barriers, pages, atoms[1:3], boxes[1:3], pools, (sK, sV), queries)
