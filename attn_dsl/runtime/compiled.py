@@ -23,7 +23,7 @@ from .dtypes import TORCH_DTYPES
 from .kernel import Assembly, Kernel, KernelMetadata
 from .launcher import Grid, Launcher, kernel_of, only_kernel
 from .outputs import check_buffer
-from .shortcut import Shortcut
+from .shortcut import Filler, Shortcut
 from .torch_op import is_compiling
 
 
@@ -33,6 +33,10 @@ class Backend(Protocol):
     @property
     def recent(self) -> Sequence[Shortcut]:
         """Shortcuts of calls without buffers; each tells whether it fits a call."""
+
+    @property
+    def recent_into(self) -> Sequence[Filler]:
+        """Shortcuts of calls with buffers."""
 
     def quick(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None, wants_lse: bool
@@ -64,6 +68,10 @@ class ReferenceBackend:
 
     @property
     def recent(self) -> Sequence[Shortcut]:
+        return ()
+
+    @property
+    def recent_into(self) -> Sequence[Filler]:
         return ()
 
     def quick(
@@ -127,11 +135,17 @@ class CompiledAttention:
         """
         if return_lse is None:
             return_lse = self.spec.lse is not None or lse is not None
-        if out is None and lse is None and not debug and not (is_compiling() or forward_ad._current_level >= 0):
-            for shortcut in self.backend.recent:
-                quick = shortcut(args, kwargs, return_lse)
-                if quick is not None:
-                    return quick
+        if not (debug or is_compiling() or forward_ad._current_level >= 0):
+            if out is None and lse is None:
+                for shortcut in self.backend.recent:
+                    quick = shortcut(args, kwargs, return_lse)
+                    if quick is not None:
+                        return quick
+            else:
+                for fill in self.backend.recent_into:
+                    quick = fill(args, kwargs, out, lse, return_lse)
+                    if quick is not None:
+                        return quick
         found = self._longer(args, kwargs, out, lse, debug, return_lse)
         return found if return_lse else found[0]
 

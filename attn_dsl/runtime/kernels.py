@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,13 +29,14 @@ from .dtypes import spelling
 from .family import Family, Running, make_family
 from .kernel import Kernel
 from .recipe import Layout, Recipe, layout_of, make_recipe
-from .shortcut import RECENT, Shortcut, make_shortcut
+from .shortcut import RECENT, Filler, Shortcut, make_filler, make_shortcut
 from .signature import Signature
 from .splitting import JoinOf, Splitting, cached_join, splits_of, traced_join
 
 MAX_FAMILIES = 16  # that a layout which was not seen before is compared with
 MAX_RECIPES = 4096  # of one compiled object; the next layout then starts a new collection
 _REFERENCE = "target='reference' runs everywhere"
+Way = TypeVar("Way")  # Shortcut or Filler
 _PARAM_DTYPES = {torch.int32: "i32", torch.int64: "i64", torch.float64: "f64"}
 
 
@@ -130,7 +131,9 @@ class Kernels:
     signatures: dict[ShapeClass, Signature] = field(default_factory=dict, repr=False)  # likewise
     recipes: dict[Layout, Recipe] = field(default_factory=dict, repr=False)  # likewise
     shortcuts: dict[Layout, Shortcut] = field(default_factory=dict, repr=False)  # likewise, of some of the recipes
+    fillers: dict[Layout, Filler] = field(default_factory=dict, repr=False)  # likewise, of others
     recent: list[Shortcut] = field(default_factory=list, repr=False)  # likewise, those used last
+    recent_into: list[Filler] = field(default_factory=list, repr=False)  # likewise
     families: list[Family] = field(default_factory=list, repr=False)  # likewise, the newest first
     siblings: dict[str, Kernels] = field(default_factory=dict, repr=False)  # likewise, by architecture
     packs: dict[int, int] = field(default_factory=dict, repr=False)  # likewise: group -> heads that share a tile
@@ -158,7 +161,9 @@ class Kernels:
         if known is None:
             self._remember(layout, recipe)
         elif out is None and lse is None:
-            self._note(layout, recipe, args, kwargs)
+            _note(layout, self.shortcuts, self.recent, lambda: make_shortcut(recipe, args, kwargs))
+        else:
+            _note(layout, self.fillers, self.recent_into, lambda: make_filler(recipe, args, kwargs, out, lse))
         return found
 
     def _derived(self, layout: Layout, out: Tensor | None, lse: Tensor | None) -> Recipe | None:
@@ -173,17 +178,8 @@ class Kernels:
         if len(self.recipes) >= MAX_RECIPES:
             self.recipes.clear()
             self.shortcuts.clear()
+            self.fillers.clear()
         self.recipes[layout] = recipe
-
-    def _note(self, layout: Layout, recipe: Recipe, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Lets the next call like this one take a shortcut."""
-        shortcut = self.shortcuts.get(layout)
-        if shortcut is None or shortcut in self.recent:  # which were tried: they do not fit, though the layout does
-            shortcut = make_shortcut(recipe, args, kwargs)
-            if shortcut is None:
-                return
-            self.shortcuts[layout] = shortcut
-        self.recent[:] = [shortcut, *self.recent[: RECENT - 1]]
 
     def __call__(
         self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor | None, lse: Tensor | None
@@ -293,6 +289,17 @@ def _recipe(
     if kernel is None:
         return make_recipe(call, None, None, places, out, lse)
     return make_recipe(call, kernel.signature, kernel.function, places, out, lse)
+
+
+def _note(layout: Layout, known: dict[Layout, Way], recent: list[Way], make: Callable[[], Way | None]) -> None:
+    """Lets the next call like this one take a shortcut."""
+    found = known.get(layout)
+    if found is None or found in recent:  # which were tried: they do not fit, though the layout does
+        found = make()
+        if found is None:
+            return
+        known[layout] = found
+    recent[:] = [found, *recent[: RECENT - 1]]
 
 
 def _has_elements(call: Call) -> bool:

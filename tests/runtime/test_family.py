@@ -19,6 +19,7 @@ from attn_dsl.runtime.binding import bind
 from attn_dsl.runtime.kernel import Kernel
 from attn_dsl.runtime.signature import Signature
 from attn_dsl.runtime.splitting import Splitting
+from attn_dsl.spec.model import AXIS_LIMITS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 HEAD = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, kv_heads, dim]\n"
@@ -148,6 +149,7 @@ def test_a_new_layout_is_refused_as_if_it_were_the_first():
             "k has stride 20 along kv_heads",
         ),
         ({"k": k.transpose(1, 3).contiguous().transpose(1, 3)}, "E279", "along dim, expected 1"),
+        ({"k": torch.zeros(*k.shape, 8, dtype=q.dtype)[..., 0]}, "E279", "k has stride 8 along dim, expected 1"),
         ({"k": shifted}, "E279", "k starts at an address that is no multiple of 16 bytes"),
         ({"k": k.half()}, "E272", "k has dtype f16"),
         ({"q": q[:, :, :3]}, "E271", "axis 'heads' is 3 in q and 4 in slopes"),
@@ -178,22 +180,48 @@ def test_a_new_layout_is_refused_as_if_it_were_the_first():
 
 def test_cumulative_lengths_have_to_agree():
     tensors = inputs(PACKED, total_q=6, total_k=12)
-    with stand_in(PACKED):
+    with stand_in(PACKED) as made:
         compiled = attn_dsl.compile(PACKED, target="sm90")
         assert right(compiled, tensors)
         for name in ("cu_q", "cu_k"):
             with pytest.raises(CallError, match="E271"):
                 compiled(**{**tensors, name: torch.tensor([0, 1, 2, 6], dtype=torch.int32)})
+        assert made.launches == 1
         nobody = {name: torch.zeros(1, dtype=torch.int32) for name in ("cu_q", "cu_k")}
         assert right(compiled, {**tensors, **nobody})
 
 
 def test_formulas_hold():
-    with stand_in(TABLE):
+    with stand_in(TABLE) as made:
         compiled = attn_dsl.compile(TABLE, target="sm90")
         assert right(compiled, inputs(TABLE))
         with pytest.raises(CallError, match=r"axis 1 of table is 11, expected .* 15"):
             compiled(**{**inputs(TABLE, seq_q=7), "table": inputs(TABLE)["table"]})
+        assert made.launches == 1
+
+
+def test_extents_have_limits():
+    """Axes of stride 0 take no memory."""
+    tensors = inputs(DENSE, batch=1)
+    many = {name: t.expand(AXIS_LIMITS["batch"] + 1, *t.shape[1:]) for name, t in tensors.items() if name != "slopes"}
+    with stand_in(DENSE) as made:
+        compiled = attn_dsl.compile(DENSE, target="sm90")
+        compiled(**tensors)
+        with pytest.raises(CallError, match=r"E249.*axis 'batch' is"):
+            compiled(**tensors | many)
+        assert made.launches == 1
+
+
+def test_a_tensor_that_is_read_has_elements():
+    text = HEAD + "table: f32[heads, seq_q - 1]\nscore = score + table[h, 0]"
+    spec = attn_dsl.parse(text, name="one less")
+    with stand_in(spec) as made:
+        compiled = attn_dsl.compile(spec, target="sm90")
+        assert right(compiled, inputs(spec))
+        assert right(compiled, inputs(spec, seq_q=3))
+        with pytest.raises(CallError, match=r"E249.*is 0, and the spec reads table"):
+            compiled(**inputs(spec, seq_q=1))
+        assert made.launches == 2
 
 
 def test_extents_of_nothing_and_back():

@@ -205,3 +205,93 @@ def test_threads_take_it_together():
         with ThreadPoolExecutor(8) as threads:
             assert all(threads.map(work, range(8)))
         assert len(compiled.backend.recent) == shortcut.RECENT
+
+
+@pytest.mark.parametrize("given", [("out",), ("lse",), ("out", "lse")], ids=" and ".join)
+@pytest.mark.parametrize("spec", [CAUSAL, WINDOW], ids=lambda spec: spec.name)
+def test_buffers(longer, spec, given):
+    """The third call takes it; whatever else the buffers are, they are looked at."""
+    exact = attn_dsl.compile(spec)
+    number = {"window": 3} if spec is WINDOW else {}
+    with stand_in(spec) as made:
+        compiled = attn_dsl.compile(spec, target="sm90")
+        for seed in range(5):
+            q, k, v, *more = tensors_of(spec, seed).values()
+            true_o, true_lse = exact(q, k, v, *more, **number, return_lse=True)
+            room = {"out": torch.empty_like(true_o), "lse": torch.empty_like(true_lse)}
+            buffers = {name: room[name] for name in given}
+            o, lse = compiled(q, k, v, *more, **number, **buffers, return_lse=True)
+            assert torch.equal(o, true_o)
+            assert torch.equal(lse, true_lse)
+            assert all(found is room[name] for name, found in (("out", o), ("lse", lse)) if name in given)
+        assert len(longer) == 2
+        again = compiled(q, k, v, *more, **number, **buffers, return_lse=False)
+        assert torch.equal(again, true_o)
+        assert (again is room["out"]) is ("out" in given)
+        assert len(longer) == 2
+        launches = made.launches
+        wrong = {
+            "out": [q, true_o.float(), true_o[:, :4], true_o.transpose(1, 2).contiguous().transpose(1, 2)[..., :8]],
+            "lse": [true_lse.double(), true_lse[:, :, :4], true_lse[0]],
+        }
+        for name in given:
+            for buffer in wrong[name]:
+                with pytest.raises(CallError, match="E278"):
+                    compiled(q, k, v, *more, **number, **(buffers | {name: buffer}))
+            with pytest.raises(CallError, match="E278"):
+                compiled(q, k, v, *more, **number, **(buffers | {name: room[name].clone().requires_grad_()}))
+        with pytest.raises(CallError, match="E274" if number else "E270"):
+            compiled(q, k, v, *more, window=0, **buffers)
+        assert made.launches == launches
+
+
+def test_buffers_and_what_they_may_meet(longer):
+    """Addresses are all that differs from calls that went well."""
+    tensors = tensors_of(CAUSAL, seq_k=5, kv_heads=4)
+    shape, count = tensors["q"].shape, tensors["q"].numel()
+    pool = torch.zeros(6 * count, dtype=torch.bfloat16)
+    logs = torch.zeros(2, 4, 5)
+    exact = attn_dsl.compile(CAUSAL)
+
+    def at(place):
+        return pool[place : place + count].view(shape)
+
+    with stand_in(CAUSAL) as made:
+        compiled = attn_dsl.compile(CAUSAL, target="sm90")
+        q, k, v = (at(place * count).copy_(tensor) for place, tensor in enumerate(tensors.values()))
+        free = at(3 * count)
+        for _ in range(3):
+            assert torch.equal(compiled(q, k, v, out=free, lse=logs)[0], exact(q, k, v))
+        assert len(longer) == 2
+        launches = made.launches
+        touching = {
+            "out overlaps the memory of q": {"out": at(8)},
+            "out overlaps the memory of v": {"out": at(3 * count - 8)},
+            "out starts at an address": {"out": at(3 * count + 1)},
+            "lse overlaps the memory of k": {"lse": pool[2 * count - 16 :].view(torch.float32)[:40].view(2, 4, 5)},
+            "lse overlaps the memory of out": {"lse": pool[4 * count - 8 :].view(torch.float32)[:40].view(2, 4, 5)},
+        }
+        for message, change in touching.items():
+            with pytest.raises(CallError, match=message):
+                compiled(q, k, v, **({"out": free, "lse": logs} | change))
+        assert made.launches == launches
+        pool[2 * count : 3 * count].zero_()  # as large as it can be without touching anything
+        assert torch.equal(compiled(q, k, v, out=at(3 * count), lse=logs)[0], exact(q, k, v))
+        misaligned = torch.zeros(count + 1, dtype=torch.bfloat16)[1:].view(shape)
+        with pytest.raises(CallError, match="q starts at an address"):
+            compiled(misaligned, k, v, out=free, lse=logs)
+
+
+def test_shortcuts_into_buffers_keep_none_alive():
+    with stand_in(CAUSAL):
+        compiled = attn_dsl.compile(CAUSAL, target="sm90")
+        tensors = list(tensors_of(CAUSAL).values())
+        out = torch.empty_like(tensors[0])
+        for _ in range(3):
+            compiled(*tensors, out=out)
+        seen = [weakref.ref(tensor) for tensor in (*tensors, out)]
+        assert compiled.backend.recent_into
+        assert not compiled.backend.recent
+        del tensors, out
+        gc.collect()
+        assert [ref() for ref in seen] == [None] * 4
