@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..diagnostics import RULES, AttnDslError, Diagnostic, PlanError, Severity, UnsupportedError, render
-from ..spec import AttentionSpec
+from ..diagnostics import RULES, AttnDslError, Diagnostic, Severity, render
 from . import files, values
 from .console import FINDINGS, OK, exit_code, plural, print_json
+from .fitting import target_problems
 
 _EPILOG = """\
 examples:
@@ -74,32 +74,11 @@ def _report(name: str, constants: Mapping[str, bool | int | float | str], option
         return _Report(name, None, error.diagnostics, exit_code(error))
     found = checked.diagnostics
     if checked.spec is not None and options.target is not None:
-        found += _target_problems(checked.spec, options.target)
+        found += target_problems(checked.spec, options.target)
     failing = {Severity.ERROR, Severity.WARNING} if options.strict else {Severity.ERROR}
     code = FINDINGS if any(item.severity in failing for item in found) else OK
     kind = None if checked.errors else "library" if checked.spec is None else "spec"
     return _Report(name, kind, found, code)
-
-
-def _target_problems(spec: AttentionSpec, target: str) -> tuple[Diagnostic, ...]:
-    """Why `target` cannot run the spec. Raises UnsupportedError for a target that does not exist (E280).
-
-    Head dimensions that calls decide are the smallest: what no plan has room for then, none has.
-    """
-    from ..lowering.forward.rules import dim_step
-    from ..runtime import compile_for
-    from ..runtime.kernels import KERNEL_TARGETS
-    from ..runtime.precompile import jobs_of
-
-    try:
-        compile_for(spec, target)
-        if target in KERNEL_TARGETS:
-            jobs_of(spec, (target,), {axis: dim_step(spec) for axis in ("dim", "dim_v") if spec.fixed(axis) is None})
-    except (UnsupportedError, PlanError) as error:
-        if error.code == "E280":
-            raise
-        return error.diagnostics
-    return ()
 
 
 def _print_json(reports: list[_Report], count: Counter[Severity]) -> None:

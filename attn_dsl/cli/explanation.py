@@ -148,11 +148,13 @@ def keys(spec: AttentionSpec) -> Section:
 
 
 def targets(spec: AttentionSpec) -> Section:
-    """Which targets run the spec, and why the others do not."""
+    """Which targets run the spec, and why the others do not: a feature they lack, or no plan that holds the spec."""
     from ..runtime.capabilities import TARGETS, missing_features
+    from .fitting import target_problems
 
     problems = {
         target: [f"{feature.name}: {feature.on(target)}" for feature in missing_features(spec, target)]
+        or [problem.message.removeprefix(f"target '{target}': ") for problem in target_problems(spec, target)]
         for target in TARGETS
     }
     # without a forward nothing else matters

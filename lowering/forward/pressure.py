@@ -85,13 +85,20 @@ def score_columns(plan: ForwardPlan) -> int:
     return next((count for count in SCORE_COLUMNS if count <= most), SCORE_COLUMNS[-1])
 
 
+def mask_uniform(plan: ForwardPlan) -> int:
+    """Values of a mask that are the same for all rows and keys; addresses are not counted."""
+    return sum(not _changes(node, {"kv_idx", BASE, STEP}) for node in kept(plan, plan.mask.mask).uniform)
+
+
 def score_reads(plan: ForwardPlan) -> int:
     """Reads of a score whose place changes with the row or the key."""
     changing = {"q_idx", "q_pos", "kv_idx", "score", BASE, STEP}
-    return sum(
-        node.op == "read" and any(leaf.op == "var" and leaf.attr in changing for leaf in children_first([node]))
-        for node in children_first([plan.logit])
-    )
+    return sum(node.op == "read" and _changes(node, changing) for node in children_first([plan.logit]))
+
+
+def _changes(node: Expr, names: set[str]) -> bool:
+    """Whether a variable of `names` is below `node`."""
+    return any(leaf.op == "var" and leaf.attr in names for leaf in children_first([node]))
 
 
 def _weight(nodes: Iterable[Expr]) -> int:

@@ -10,7 +10,7 @@ from attn_dsl.lowering.forward.pressure import (
     MOST_MASK_UNIFORM,
     MOST_SCORE_READS,
     SCORE_COLUMNS,
-    kept,
+    mask_uniform,
     score_reads,
 )
 from attn_dsl.lowering.forward.rules import EVERY_TARGET, MAX_REGISTERS, register_count, shared_memory
@@ -71,7 +71,7 @@ def softmax(plan: Sm100Plan) -> Iterator[Diagnostic]:
 
 def _pressure(plan: Sm100Plan) -> Iterator[Diagnostic]:
     """Masks and scores leave the registers of a softmax thread to its scores."""
-    if plan.mask.kind == "elements" and (count := len(kept(plan, plan.mask.mask).uniform)) > MOST_MASK_UNIFORM:
+    if plan.mask.kind == "elements" and (count := mask_uniform(plan)) > MOST_MASK_UNIFORM:
         message = f"the mask uses {count} values that are the same for all rows; a kernel takes {MOST_MASK_UNIFORM}"
         yield Diagnostic("E295", message, hint="read them from a captured tensor by the row or the key")
     if (reads := score_reads(plan)) > MOST_SCORE_READS:

@@ -71,6 +71,11 @@ def test_what_no_plan_has_room_for(run, write, more: str, code: str, message: st
     assert message in outcome.out
 
 
+def test_many_reads_by_the_key_are_no_values_that_stay(run, write) -> None:
+    text = "t: i32[batch, seq_k, 100]\nmask = any(i in 0..100: t[b, kv_idx, i] == q_idx % 64)\n"
+    assert run("check", write("a.attn", text, operands=True), "--target", "sm100").code == 0
+
+
 def test_captures_that_take_too_many_arguments(run, write) -> None:
     """An error if they do not fit whatever the head dimension is, before there is any tensor."""
     names = [f"table_{place}" for place in range(60)]
