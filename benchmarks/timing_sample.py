@@ -59,7 +59,7 @@ def main() -> None:
             work = [block.instructions for block in found.blocks]
             print(
                 f"{name}: grid {found.grid}, {found.resident} resident, {work[0]} to {work[-1]} instructions, "
-                f"{found.foreign:.1%} foreign, {found.lost} lost, {time.perf_counter() - begin:.1f} s",
+                f"{found.foreign:.1%} foreign, {time.perf_counter() - begin:.1f} s",
                 flush=True,
             )
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from ..diagnostics import UnsupportedError
 from ..emulator import RecordedLaunch
 from ..runtime.cubin import resources
 from .blocks import ThreadBlock, costs, thread_blocks
 from .follow import Follower, Program
 from .grid import Grid
 from .machine_code import Instruction, of_cubin
-from .simulate import Multiprocessor, Outcome
+from .simulate import UNTIMED, Multiprocessor, Outcome
 from .tables import Table
 
 SAMPLES = 24  # thread blocks that are executed; the others are like their neighbours in the grid
@@ -35,11 +36,6 @@ class Sampled:
     grid: int  # thread blocks
     resident: int  # thread blocks that fit a multiprocessor
     unique_bytes: int  # of global memory behind the launch's pointers
-
-    @property
-    def lost(self) -> int:
-        """Events without a place in the machine code: those simulations would be wrong."""
-        return sum(len(walk.lost) for block in self.blocks for walk in block.warps)
 
     @property
     def foreign(self) -> float:
@@ -85,8 +81,15 @@ def occupancy(registers: int, threads: int, shared: int, table: Table) -> int:
 
 
 def sample(launch: RecordedLaunch, table: Table, unique_bytes: int) -> Sampled:
-    """Executes some thread blocks of a launch and follows them through its machine code."""
+    """Executes some thread blocks of a launch and follows them through its machine code.
+
+    Raises UnsupportedError (E281) for a launch that the model has no events for, E282 without a disassembler.
+    """
     config = launch.config
+    if config.cluster != (1, 1, 1):
+        raise UnsupportedError.of("E281", f"clusters of {config.cluster} thread blocks are not timed")
+    if unknown := sorted(set(launch.decoded.handlers) & UNTIMED):
+        raise UnsupportedError.of("E281", f"{launch.decoded.name}: not timed: {', '.join(unknown)}")
     grid = config.grid[0] * config.grid[1] * config.grid[2]
     threads = config.block[0] * config.block[1] * config.block[2]
     program = launch.decoded
@@ -105,6 +108,9 @@ def sample(launch: RecordedLaunch, table: Table, unique_bytes: int) -> Sampled:
     distinct = {work[cta]: cta for cta in chosen}  # blocks of the same work need one simulation
     blocks = thread_blocks(follower, [path for path in report.paths if path.cta in distinct.values()], ())
     blocks.sort(key=lambda block: work[block.cta])
+    lost = [text for block in blocks for walk in block.warps for text in walk.lost]
+    if lost:  # a simulation without them would be of another program
+        raise UnsupportedError.of("E281", f"{program.name}: {len(lost)} events are not in the machine code: {lost[0]}")
     return Sampled(code, tuple(blocks), work, grid, resident, unique_bytes)
 
 

@@ -19,6 +19,20 @@ from .pipes import SHARED_UNITS, UNITS
 from .tables import Table
 
 SUB_PARTITIONS = 4
+# instructions with an effect on others that the model has no event for, by the emulator's handler
+UNTIMED = frozenset(
+    {
+        "tcgen05_mma",
+        "tcgen05_commit",
+        "tcgen05_cp",
+        "tcgen05_ld",
+        "tcgen05_st",
+        "tcgen05_alloc",
+        "bulk_dsmem",
+        "st_async",
+        "clc_try_cancel",
+    }
+)
 BLOCKED = -1.0
 _FIRST_SHARED = min(UNITS.index(unit) for unit in SHARED_UNITS)
 _EXPECT, _COUNT = 1, 8  # second modifier of an arrival (emulator/opcodes_sync.py)

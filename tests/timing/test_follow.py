@@ -69,6 +69,12 @@ def test_copies_and_barriers(followed: Followed) -> None:
     assert events["mbar_arrive"] > 0
 
 
+def test_waits_pass_at_their_first_try(followed: Followed) -> None:
+    """The loop that a wait spins in lies behind the kernel, and its instructions have the lines of the wait."""
+    assert followed.executed("NANOSLEEP") == 0
+    assert followed.executed("SYNCS.PHASECHK.TRANS64.TRYWAIT") == followed.executed("SYNCS.PHASECHK")
+
+
 def test_little_is_guessed(followed: Followed) -> None:
     foreign = sum(walk.foreign for walk in followed.walks)
     assert foreign < 0.05 * sum(len(walk.places) for walk in followed.walks)
