@@ -94,7 +94,7 @@ KERNELS = {
         _plain(300, 640, 1, 64, CAPPED),
         _plain(200, 640, 1, 64, CAPPED),
         _plain(256, 128, 1, 64, CAPPED),
-        _plain(85, 2600, 1, 64, CAPPED),
+        _plain(200, 2600, 1, 64, CAPPED),
     ),
     "packed": (  # sequences by cu_seqlens: what lies past the last key is cleared
         _example("packed_varlen", 64, 300, 400),
