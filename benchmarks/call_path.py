@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -52,11 +52,14 @@ def ours(compiled: CompiledAttention, windowed: CompiledAttention | None) -> dic
     """Our calls, and what they are made of."""
     q, k, v = (random_inputs(compiled.spec, SIZES, device="cuda").tensors[name] for name in ("q", "k", "v"))
     o, lse = compiled(q, k, v, return_lse=True)
+    room = k.new_zeros(k.shape[0], k.shape[1] + ROUNDS * CALLS + WARM_UP, *k.shape[2:])
+    grown = iter([room[:, : length + 1] for length in range(k.shape[1], room.shape[1])])
     rows: dict[str, Call] = {
         "call": lambda: compiled(q, k, v),
         "call, lse returned": lambda: compiled(q, k, v, return_lse=True),
         "call into buffers": lambda: compiled(q, k, v, out=o, lse=lse),
-        "call of a new layout": lambda: compiled.checked((q, k, v), {}, None, None, False),
+        "call with a K/V that grew": partial(_grown, compiled, q, grown),
+        "call checked in full": lambda: compiled.checked((q, k, v), {}, None, None, False),
     }
     if windowed is not None:
         rows["call with a parameter"] = lambda: windowed(q, k, v, window=100)
@@ -70,6 +73,12 @@ def ours(compiled: CompiledAttention, windowed: CompiledAttention | None) -> dic
         rows["TVM-FFI, nothing launched"] = partial(nothing, q, k, v, o, lse, recipe.arguments.fixed)
     rows["torch.empty_like"] = lambda: torch.empty_like(q)
     return rows
+
+
+def _grown(compiled: CompiledAttention, q: torch.Tensor, grown: Iterator[torch.Tensor]) -> object:
+    """A call whose layout no call had before."""
+    k = next(grown)
+    return compiled(q, k, k)
 
 
 def _launch(function: Callable[..., object] | None, *arguments: object) -> object:

@@ -107,8 +107,9 @@ class Family:
             given = strides[tensor]
             if given[inner] != 1 or reduce(or_, outer(given)) & mask:
                 return None
-        if any(buffer is not None and overlaps_itself(buffer) for buffer in (out, lse)):
-            return None
+        for buffer in (out, lse):
+            if buffer is not None and not buffer.is_contiguous() and overlaps_itself(buffer):
+                return None
         return self._made(row, extents, shapes, strides)
 
     def _extents(self, row: tuple[int, ...]) -> Extents | None:

@@ -219,8 +219,10 @@ def test_a_tensor_that_is_read_has_elements():
         compiled = attn_dsl.compile(spec, target="sm90")
         assert right(compiled, inputs(spec))
         assert right(compiled, inputs(spec, seq_q=3))
+        tensors = inputs(spec, seq_q=2)
+        tensors |= {"q": tensors["q"][:, :1], "table": tensors["table"][:, :0]}
         with pytest.raises(CallError, match=r"E249.*is 0, and the spec reads table"):
-            compiled(**inputs(spec, seq_q=1))
+            compiled(**tensors)
         assert made.launches == 2
 
 
