@@ -79,9 +79,10 @@ def _broken(plan: ForwardPlan) -> tuple[Diagnostic, ...]:
 
 
 def _sm90(plan: ForwardPlan) -> Iterator[str]:
+    needed = consumer_registers(plan.tile_k, plan.dim_v_padded)
     yield (
         f"warps: 1 producer warpgroup with {plan.registers_producer} registers a thread, {plan.consumers} consumer "
-        f"warpgroups with {plan.registers_consumer} (about {consumer_registers(plan)} needed); {plan.threads} threads"
+        f"warpgroups with {plan.registers_consumer} (about {needed} needed); {plan.threads} threads"
     )
     rows = plan.tile_q // plan.consumers
     yield f"rings: {plan.stages} tiles of K and of V in flight; a warpgroup of {WARPGROUP} consumers has {rows} rows"

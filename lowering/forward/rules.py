@@ -91,10 +91,10 @@ def shared_memory(plan: ForwardPlan) -> Iterator[Diagnostic]:
         yield Diagnostic("E292", message, hint="take fewer stages or a smaller tile")
 
 
-def consumer_registers(plan: ForwardPlan) -> int:
+def consumer_registers(tile_k: int, dim_v: int) -> int:
     """Registers a consumer thread needs: its part of scores, 16-bit weights and output, and working space."""
-    per_thread = ROWS * plan.tile_k // WARPGROUP
-    return per_thread + per_thread // 2 + ROWS * plan.dim_v_padded // WARPGROUP + WORKING_REGISTERS
+    per_thread = ROWS * tile_k // WARPGROUP
+    return per_thread + per_thread // 2 + ROWS * dim_v // WARPGROUP + WORKING_REGISTERS
 
 
 def _registers(plan: ForwardPlan) -> Iterator[Diagnostic]:
@@ -103,7 +103,7 @@ def _registers(plan: ForwardPlan) -> Iterator[Diagnostic]:
     total = WARPGROUP * (plan.registers_producer + plan.consumers * plan.registers_consumer)
     if total > MAX_REGISTERS:
         yield Diagnostic("E293", f"{total:,} registers; a multiprocessor has {MAX_REGISTERS:,}")
-    needed = consumer_registers(plan)
+    needed = consumer_registers(plan.tile_k, plan.dim_v_padded)
     if needed > plan.registers_consumer:
         message = f"a consumer thread needs about {needed} registers for its tile and has {plan.registers_consumer}"
         yield Diagnostic("E293", message, hint="take a smaller tile_k or tile_q")

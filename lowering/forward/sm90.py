@@ -23,7 +23,7 @@ from attn_dsl.lowering.forward.plan import (
     ShapeClass,
     piece_expressions,
 )
-from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, MAX_KEYS, ROWS, check, nearest_dim
+from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, MAX_KEYS, ROWS, check, consumer_registers, nearest_dim
 from attn_dsl.lowering.tiles import analyze
 from attn_dsl.lowering.tiles.dependence import HEAD, Dependence, rewrite
 from attn_dsl.spec.model import MAX_SEQUENCE, AttentionSpec, DType, Role, Tensor
@@ -326,7 +326,12 @@ def _tiles(spec: AttentionSpec, padded: Sequence[int], kind: str) -> TileShape:
     table = WIDENING_TABLE if widens else TABLE
     hints = {key: int(value) for key, value in spec.schedule if key in HONOURED and key != "order"}
     fitting = [row for row in table if dim <= row.max_dim and dim_v <= row.max_dim_v and kind in row.kinds]
-    fitting.sort(key=lambda row: row.tile_q != hints.get("tile_q", row.tile_q))  # others keep their order
+
+    def misfit(row: TileShape) -> tuple[bool, bool]:
+        needed = consumer_registers(hints.get("tile_k", row.tile_k), dim_v)
+        return row.tile_q != hints.get("tile_q", row.tile_q), needed > row.registers_consumer
+
+    fitting.sort(key=misfit)  # what fits alike keeps its order
     tiles = next(iter(fitting), table[-1])
     if "tile_q" in hints or (paged and not widens):
         consumers = hints.get("tile_q", tiles.tile_q) // ROWS
