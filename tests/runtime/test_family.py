@@ -114,6 +114,17 @@ def test_new_strides_are_not_checked_in_full(bound):
             assert right(compiled, grown)
 
 
+def test_o_is_dense_whatever_q_is(bound):
+    tensors = inputs(DENSE)
+    wide = torch.randn(2, 4, 7, 16).bfloat16().transpose(1, 2)
+    with stand_in(DENSE):
+        compiled = attn_dsl.compile(DENSE, target="sm90")
+        assert right(compiled, tensors)
+        found = []
+        assert bound(lambda: found.append(compiled(**tensors | {"q": wide}))) == 0
+        assert found[0].is_contiguous()
+
+
 def test_what_decides_a_kernel_makes_another_family():
     with stand_in(DENSE) as made:
         compiled = attn_dsl.compile(DENSE, target="sm90")

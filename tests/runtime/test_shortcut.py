@@ -295,3 +295,21 @@ def test_shortcuts_into_buffers_keep_none_alive():
         del tensors, out
         gc.collect()
         assert [ref() for ref in seen] == [None] * 4
+
+
+def test_a_buffer_more_or_less(longer):
+    """Shortcuts made for one buffer do not take calls with another, which nobody would have looked at."""
+    q, k, v = tensors_of(CAUSAL).values()
+    true_o, true_lse = attn_dsl.compile(CAUSAL)(q, k, v, return_lse=True)
+    both = {"out": torch.empty_like(true_o), "lse": torch.empty_like(true_lse)}
+    for name, other in (("out", "lse"), ("lse", "out")):
+        with stand_in(CAUSAL) as made:
+            compiled = attn_dsl.compile(CAUSAL, target="sm90")
+            for _ in range(3):
+                compiled(q, k, v, **{name: both[name]})
+            with pytest.raises(CallError, match="E278"):
+                compiled(q, k, v, **(both | {other: both[other][:1]}))
+            assert made.launches == 3
+            o, lse = compiled(q, k, v, **both)
+            assert o is both["out"]
+            assert torch.equal(lse, true_lse)
