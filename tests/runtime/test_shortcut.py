@@ -297,7 +297,7 @@ def test_shortcuts_into_buffers_keep_none_alive():
         assert [ref() for ref in seen] == [None] * 4
 
 
-def test_a_buffer_more_or_less(longer):
+def test_a_buffer_more_or_less():
     """Shortcuts made for one buffer do not take calls with another, which nobody would have looked at."""
     q, k, v = tensors_of(CAUSAL).values()
     true_o, true_lse = attn_dsl.compile(CAUSAL)(q, k, v, return_lse=True)
