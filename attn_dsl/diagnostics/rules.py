@@ -94,7 +94,7 @@ _SENTENCES = {
     "E292": "A plan's shared memory fits one thread block.",
     "E293": "A plan's registers fit one multiprocessor and hold its accumulators.",
     "E294": "The captured tensors and parameters that a plan reads are its arguments, and fit those of a kernel.",
-    "E295": "A plan's mask and score are small enough to be written out for every element.",
+    "E295": "A plan's expressions are small enough to be written out.",
     "E296": "A plan's scores, weights and outputs fit tensor memory, and none lies on another.",
     "E297": "A plan chooses what its template has.",
     "E298": "Every barrier of a plan gets the arrivals that it counts, and somebody waits for them.",

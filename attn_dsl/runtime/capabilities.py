@@ -14,7 +14,7 @@ NO_FP8 = (
     "weights would have 8 bits, and wgmma takes values of 8 bits only with their keys innermost: v would have to be "
     "transposed on its way; k and v of 8 bits beside q of 16 run"
 )
-NO_FP8_SM100 = "no matrix products of 8 bits in this version"
+NO_FP8_SM100 = "no matrix products of 8 bits in this version; k and v of 8 bits beside q of 16 run"
 
 
 @dataclass(frozen=True)

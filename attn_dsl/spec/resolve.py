@@ -15,7 +15,7 @@ from ..expr.node import Constant
 from ..syntax import tree
 from .clauses import ClauseReader
 from .geometry import GeometryReader
-from .model import AlignKind, AttentionSpec, DType, Lengths, Origin, Output, Role
+from .model import AlignKind, AttentionSpec, DType, Lengths, Origin, Output, Role, largest_extent
 from .modules import Loader, Module
 from .names import CALL_OPTION, DTYPES, LIBRARY_AXES, MAX_NODES, is_taken
 from .params import ParamReader
@@ -248,7 +248,9 @@ class _Resolver:
         heads, kv_heads = (self.names.fixed.get(axis) for axis in ("heads", "kv_heads"))
         if heads is not None and kv_heads is not None and heads % kv_heads:
             message = f"{heads} heads do not divide into {kv_heads} K/V heads"
-            self.report.error("E243", message, self.names.spans.get("kv_heads", self.start))
+            legal = range(kv_heads, largest_extent("heads") + 1, kv_heads)
+            hint = f"the nearest number of heads is {min(legal, key=lambda count: abs(count - heads))}"
+            self.report.error("E243", message, self.names.spans.get("kv_heads", self.start), hint)
 
     def _lengths(self, laid_out: bool) -> dict[str, Lengths]:
         lengths = {"q": Lengths(), "k": Lengths()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..diagnostics import Diagnostics, Span, did_you_mean
-from ..expr import INT, Expr
+from ..expr import FLOAT, INT, Expr
 from ..expr.node import children_first
 from ..syntax import tree
 from .model import MAX_EXTENT, Axis, DType, Output, Role, Slice, Tensor, View, largest_extent, smallest_extent
@@ -161,7 +161,8 @@ class TensorReader:
             self.report.error("E249", f"axis '{axis}' has extent {known} and {extent}", span)
         low, high = smallest_extent(axis), largest_extent(axis)
         if not low <= extent <= high:
-            self.report.error("E249", f"axis '{axis}' has an extent of {low} to {high}; given {extent}", span)
+            hint = f"the nearest is {min(max(extent, low), high)}"
+            self.report.error("E249", f"axis '{axis}' has an extent of {low} to {high}; given {extent}", span, hint)
             return
         self.typer.spec.fixed[axis] = extent
 
@@ -231,10 +232,10 @@ class TensorReader:
 
     def _layout(self, tensor: Tensor, layouts: list[set[str | None]], why: str = "") -> bool:
         names = [axis.name for axis in tensor.axes]
-        if tensor.dtype.value_type.value != "float":
-            self.report.error(
-                "E241", f"'{tensor.name}' has a float dtype; given {tensor.dtype}", self.spans[tensor.name]
-            )
+        if tensor.dtype.value_type is not FLOAT:
+            floats = ", ".join(str(dtype) for dtype in DType if dtype.value_type is FLOAT)
+            message = f"'{tensor.name}' has a float dtype; given {tensor.dtype}"
+            self.report.error("E241", message, self.spans[tensor.name], f"float dtypes: {floats}")
             return False
         if tensor.name == "lse" and tensor.dtype is not DType.F32:
             self.report.error("E241", f"'lse' is f32; given {tensor.dtype}", self.spans[tensor.name])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from attn_dsl.diagnostics import Diagnostic
 from attn_dsl.expr import Expr, children_first
 from attn_dsl.lowering.forward.fields import between, choices, in_stages, number_of
-from attn_dsl.lowering.forward.plan import NARROW_STEP, WARPGROUP, ForwardPlan
+from attn_dsl.lowering.forward.plan import NARROW_STEP, WARPGROUP, CaptureArgument, ForwardPlan
 from attn_dsl.lowering.forward.pressure import MOST_MASK_NODES
 from attn_dsl.spec.model import AttentionSpec
 
+COPY_BYTES = 16  # what TMA and cp.async copy starts at multiples of (PTX ISA, tensor maps; cp.async)
 DIM_STEP = 8  # elements: 16 bytes, the unit of TMA rows (PTX ISA, tensor maps: strides are multiples of 16 bytes)
 MAX_DIM = {"sm90": 256, "sm100": 256}  # elements, of each target's template
 ROWS = 64  # of one wgmma (PTX ISA, wgmma.mma_async shapes)
@@ -42,9 +44,9 @@ def dim_step(spec: AttentionSpec) -> int:
     return NARROW_STEP if spec.tensor("k").dtype.bytes == 1 else DIM_STEP
 
 
-def nearest_dim(dim: int, target: str) -> int:
-    """The legal head dimension of `target` nearest to `dim`."""
-    return min(max(DIM_STEP, round(dim / DIM_STEP) * DIM_STEP), MAX_DIM[target])
+def nearest_dim(dim: int, target: str, step: int = DIM_STEP) -> int:
+    """The multiple of `step` nearest to `dim` among the head dimensions of `target`."""
+    return min(max(step, round(dim / step) * step), MAX_DIM[target])
 
 
 def _dims(plan: ForwardPlan) -> Iterator[Diagnostic]:
@@ -117,11 +119,22 @@ def register_count(role: str, count: int) -> Iterator[Diagnostic]:
         yield Diagnostic("E293", message, hint=f"the nearest is {nearest}")
 
 
+def _capture_bytes(capture: CaptureArgument) -> int:
+    return 8 + 12 * capture.rank
+
+
 def argument_bytes(plan: ForwardPlan) -> int:
     """Bytes of the arguments a spec adds: of a tensor a pointer, extents and 64-bit strides, of a number 4."""
-    captures = sum(8 + 12 * capture.rank for capture in plan.captures)
+    captures = sum(map(_capture_bytes, plan.captures))
     params = sum(4 if param.form == "number" else 8 + 12 for param in plan.params)
     return captures + params + 4 * len(plan.sizes) + (8 + 12) * len(plan.geometry)
+
+
+def _fitting(plan: ForwardPlan, size: int) -> int:
+    """How many of the captures fit beside all other arguments, of `size` bytes with them."""
+    room = ARGUMENT_BYTES - size + sum(map(_capture_bytes, plan.captures))
+    used = accumulate(map(_capture_bytes, plan.captures))
+    return sum(total <= room for total in used)
 
 
 def arguments(plan: ForwardPlan) -> Iterator[Diagnostic]:
@@ -141,19 +154,26 @@ def arguments(plan: ForwardPlan) -> Iterator[Diagnostic]:
             f"{len(plan.captures)} captures and {len(plan.params)} parameters take {size:,} bytes of arguments; "
             f"there are {ARGUMENT_BYTES:,}"
         )
-        yield Diagnostic("E294", message, hint="stack tensors of one dtype along a new axis")
+        hint = f"stack tensors of one dtype along a new axis; the first {_fitting(plan, size)} captures fit"
+        yield Diagnostic("E294", message, hint=hint)
 
 
 def sizes(plan: ForwardPlan) -> Iterator[Diagnostic]:
-    """Mask and score are small enough to be written out."""
+    """Expressions are small enough to be written out; what is computed once for a row may be as large as a mask."""
+    most = MAX_MASK_NODES[plan.target]
     for name, root, limit in (
-        ("mask", plan.mask.mask, MAX_MASK_NODES[plan.target]),
+        ("mask", plan.mask.mask, most),
         ("score", plan.score, MAX_SCORE_NODES[plan.target]),
+        ("scale", plan.scale, most),
+        ("sink", plan.sink, most),
+        ("factor of v", plan.descale_v, most),
+        ("distance of q_pos from q_idx", plan.shift, most),
     ):
-        nodes = _count(root)
+        nodes = 0 if root is None else _count(root)
         if nodes > limit:
             message = f"the {name} has {nodes:,} distinct nodes; a kernel evaluates at most {limit:,}"
-            yield Diagnostic("E295", message, hint="read it from a captured tensor")
+            hint = "take it as a parameter" if name == "scale" else "read it from a captured tensor"
+            yield Diagnostic("E295", message, hint=hint)
 
 
 def _count(root: Expr) -> int:

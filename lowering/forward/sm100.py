@@ -132,9 +132,9 @@ def _cannot_pack(spec: AttentionSpec, group: int) -> Iterator[Diagnostic]:
         return
     if spec.pack_gqa == "on" and not _packs(group):
         message = f"'pack gqa on' with {group} query heads for one of k and v; a tile takes up to {MAX_PACK}"
-        yield sm90.refusal(
-            TARGET, f"{message}, or a divisor of {ROWS}", "'pack gqa auto' leaves the choice to the compiler"
-        )
+        nearest = min(PACKS, key=lambda pack: abs(pack - group))
+        hint = f"the nearest is {nearest}; 'pack gqa auto' leaves the choice to the compiler"
+        yield sm90.refusal(TARGET, f"{message}, or a divisor of {ROWS}", hint)
 
 
 def select(spec: AttentionSpec, shape: ShapeClass, arch: str = ARCHITECTURES[0]) -> Sm100Plan:

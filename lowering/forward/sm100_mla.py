@@ -13,7 +13,7 @@ from attn_dsl.lowering.forward.plan import ShapeClass
 from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, arguments, shared_memory, sizes
 from attn_dsl.lowering.forward.sm100_mla_plan import HALVES, KEYS, PART, ROWS, TILES, MlaPlan
 from attn_dsl.lowering.forward.sm100_plan import Sm100Plan
-from attn_dsl.lowering.forward.sm100_rules import arch, barriers, registers, softmax, tensor_memory
+from attn_dsl.lowering.forward.sm100_rules import arch, barriers, pressure, registers, softmax, tensor_memory
 from attn_dsl.spec.model import AttentionSpec
 
 Problem = tuple[str, str]  # a message and a hint
@@ -68,7 +68,9 @@ def cannot_pack(spec: AttentionSpec, group: int) -> Iterator[Problem]:
     """Why `group` query heads of a K/V head cannot share a tile, if the spec asks for it."""
     if spec.pack_gqa == "on" and pack_of(group) != group:
         message = f"'pack gqa on' with {group} query heads for one of k and v; a tile takes a divisor of {ROWS}"
-        yield f"{message}, or {2 * ROWS}", "'pack gqa auto' leaves the choice to the compiler"
+        nearest = min((*PACKS, 2 * ROWS), key=lambda pack: abs(pack - group))
+        hint = f"the nearest is {nearest}; 'pack gqa auto' leaves the choice to the compiler"
+        yield f"{message}, or {2 * ROWS}", hint
 
 
 def problems_of(spec: AttentionSpec) -> Iterator[Problem]:
@@ -171,5 +173,5 @@ def _tiles(plan: MlaPlan) -> Iterator[Diagnostic]:
         yield from number_of(name, value, (only,), says, "E291")
 
 
-FIELDS: tuple[Callable[[MlaPlan], Iterator[Diagnostic]], ...] = (_dims, arguments, sizes, _tiles, softmax)
+FIELDS: tuple[Callable[[MlaPlan], Iterator[Diagnostic]], ...] = (_dims, arguments, sizes, _tiles, softmax, pressure)
 DERIVED: tuple[Callable[[MlaPlan], Iterator[Diagnostic]], ...] = (shared_memory, registers, tensor_memory, barriers)

@@ -69,7 +69,7 @@ def softmax(plan: Sm100Plan) -> Iterator[Diagnostic]:
     yield from between("threshold", plan.threshold, 0.0, MAX_THRESHOLD, says, "E297", whole=False)
 
 
-def _pressure(plan: Sm100Plan) -> Iterator[Diagnostic]:
+def pressure(plan: Sm100Plan) -> Iterator[Diagnostic]:
     """Masks and scores leave the registers of a softmax thread to its scores."""
     if plan.mask.kind == "elements" and (count := mask_uniform(plan)) > MOST_MASK_UNIFORM:
         message = f"the mask uses {count} values that are the same for all rows; a kernel takes {MOST_MASK_UNIFORM}"
@@ -148,5 +148,5 @@ def barriers(plan: Sm100Plan) -> Iterator[Diagnostic]:
 
 
 Rules = tuple[Callable[[Sm100Plan], Iterator[Diagnostic]], ...]
-FIELDS: Rules = (*EVERY_TARGET, _tiles, softmax, _pressure)
+FIELDS: Rules = (*EVERY_TARGET, _tiles, softmax, pressure)
 DERIVED: Rules = (shared_memory, registers, tensor_memory, barriers)

@@ -15,7 +15,6 @@ from attn_dsl.lowering.forward.logits import BASE, STEP, logit
 from attn_dsl.lowering.forward.masks import mask_plan
 from attn_dsl.lowering.forward.paging import makes_boxes
 from attn_dsl.lowering.forward.plan import (
-    NARROW_STEP,
     CaptureArgument,
     ForwardPlan,
     MaskPlan,
@@ -23,10 +22,20 @@ from attn_dsl.lowering.forward.plan import (
     ShapeClass,
     piece_expressions,
 )
-from attn_dsl.lowering.forward.rules import DIM_STEP, MAX_DIM, MAX_KEYS, ROWS, check, consumer_registers, nearest_dim
+from attn_dsl.lowering.forward.rules import (
+    COPY_BYTES,
+    DIM_STEP,
+    MAX_DIM,
+    MAX_KEYS,
+    ROWS,
+    check,
+    consumer_registers,
+    dim_step,
+    nearest_dim,
+)
 from attn_dsl.lowering.tiles import analyze
 from attn_dsl.lowering.tiles.dependence import HEAD, Dependence, rewrite
-from attn_dsl.spec.model import MAX_SEQUENCE, AttentionSpec, DType, Role, Tensor
+from attn_dsl.spec.model import MAX_SEQUENCE, AttentionSpec, DType, Role, Tensor, View
 from attn_dsl.spec.proofs import Ranges
 
 TARGET = "sm90"
@@ -121,18 +130,31 @@ def operand_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
         if tensor.role is Role.CAPTURE and tensor.dtype not in CAPTURES:
             known = ", ".join(map(str, CAPTURES))
             yield refuse(f"'{tensor.name}' is {tensor.dtype}; a captured tensor is one of {known}")
+    for view in spec.views:
+        yield from _unaligned(view, target)
+
+
+def _unaligned(view: View, target: str) -> Iterator[Diagnostic]:
+    """Rows of K and V are copied from addresses that are multiples of 16 bytes, and tensors of a call start at one."""
+    size = view.tensor.dtype.bytes
+    step = COPY_BYTES // size
+    for part in view.slices:
+        if part.kind == "range" and part.start % step:
+            into = f"starts {part.start * size} bytes into a row of {view.base}, at element {part.start}"
+            rule = f"rows of k and v start at a multiple of {COPY_BYTES} bytes"
+            nearest = round(part.start / step) * step
+            yield refusal(target, f"view {view.name} {into}; {rule}", f"the nearest is element {nearest}")
 
 
 def dim_refusals(spec: AttentionSpec, target: str) -> Iterator[Diagnostic]:
     """Which head dimensions `target` does not have."""
+    step = dim_step(spec)
+    of = " of k and v of 8 bits" if step != DIM_STEP else ""
     for axis in ("dim", "dim_v"):
         extent = spec.fixed(axis)
-        if extent is not None and (extent % DIM_STEP or extent > MAX_DIM[target]):
-            message = f"{axis} is {extent}; head dimensions are multiples of {DIM_STEP}, at most {MAX_DIM[target]}"
-            yield refusal(target, message, f"the nearest is {nearest_dim(extent, target)}")
-        elif extent is not None and extent % NARROW_STEP and spec.tensor("k").dtype in NARROW:
-            message = f"{axis} is {extent}; head dimensions of k and v of 8 bits are multiples of {NARROW_STEP}"
-            yield refusal(target, message, f"the nearest above is {-(-extent // NARROW_STEP) * NARROW_STEP}")
+        if extent is not None and (extent % step or extent > MAX_DIM[target]):
+            message = f"{axis} is {extent}; head dimensions{of} are multiples of {step}, at most {MAX_DIM[target]}"
+            yield refusal(target, message, f"the nearest is {nearest_dim(extent, target, step)}")
 
 
 def _schedule_refusals(spec: AttentionSpec) -> Iterator[Diagnostic]:
