@@ -1,6 +1,8 @@
 """Executes and follows the kernels of `timing_cases` without a GPU, and keeps what the timing model simulates.
 
-python benchmarks/timing_sample.py FOLDER [--only full/ours,causal/fa4]
+    python benchmarks/timing_sample.py FOLDER [--only full/ours,causal/fa4]
+
+`timing_calibrate.py` reads FOLDER.
 """
 
 from __future__ import annotations

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from .. import emulator
 from ..emulator import RecordedLaunch
 from .predict import Prediction, predict, sample
-from .tables import table
+from .tables import ARCHITECTURES, table
 
 if TYPE_CHECKING:
     import torch
 
-ARCHITECTURES = {"sm90": "sm_90a"}  # that have a table
 _LINE_INFO = "CUTE_DSL_LINEINFO"  # CuTe DSL's own switch: the cubin says which PTX line each instruction comes from
 
 
@@ -45,7 +44,10 @@ def recorded(target: str, run: Callable[[], object]) -> list[RecordedLaunch]:
 def predicted(
     target: str, run: Callable[[], object], tensors: list[torch.Tensor], *, spans: bool = False
 ) -> list[Prediction]:
-    """The predicted time of each launch of `run`; `tensors` are what it reads and writes in global memory."""
+    """The predicted time of each launch of `run`; `tensors` are what it reads and writes in global memory.
+
+    Raises UnsupportedError (E281) for a target without a table and for launches that the model has no events for.
+    """
     found = table(target)
     unique = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return [predict(sample(launch, found, unique), found, spans=spans) for launch in recorded(target, run)]

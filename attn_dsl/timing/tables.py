@@ -9,6 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
+from ..diagnostics import UnsupportedError
+
+ARCHITECTURES = {"sm90": "sm_90a"}  # that have a table, and what their kernels are compiled for
+
 
 @dataclass(frozen=True)
 class Table:
@@ -28,10 +32,11 @@ class Table:
 
 @lru_cache(maxsize=4)
 def table(arch: str) -> Table:
-    """The table of "sm90" or "sm100". Raises KeyError for another."""
+    """The table of one of `ARCHITECTURES`. Raises UnsupportedError (E281) for another."""
+    if arch not in ARCHITECTURES:
+        hint = f"there are for {', '.join(ARCHITECTURES)}"
+        raise UnsupportedError.of("E281", f"no parameters of the timing model for {arch}", hint=hint)
     path = Path(__file__).parent / f"{arch}.json"
-    if not path.exists():
-        raise KeyError(arch)
     whole = json.loads(path.read_text("utf-8"))
     entries = whole["parameters"]
     return Table(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+pytest.importorskip("cutlass")  # CuTe DSL is an extra
+
 import attn_dsl
 from attn_dsl.emulator import LaunchReport
 from attn_dsl.runtime import bind, random_inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from attn_dsl.diagnostics import UnsupportedError
 from attn_dsl.timing.machine_code import control, parse
 from attn_dsl.timing.pipes import CLASSES, class_of
 from attn_dsl.timing.tables import table
@@ -93,5 +94,6 @@ def test_every_class_has_its_parameters_and_every_parameter_a_source() -> None:
 
 
 def test_an_architecture_without_a_table() -> None:
-    with pytest.raises(KeyError):
-        table("sm70")
+    with pytest.raises(UnsupportedError, match=r"E281.*timing model for sm100") as caught:
+        table("sm100")
+    assert "there are for sm90" in str(caught.value)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+pytest.importorskip("cutlass")  # CuTe DSL is an extra
+
 import attn_dsl
 from attn_dsl.diagnostics import UnsupportedError
 from attn_dsl.emulator import RecordedLaunch
