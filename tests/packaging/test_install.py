@@ -21,7 +21,7 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 SOURCES = {"attn_dsl": "attn_dsl", "lowering": "attn_dsl.lowering", "kernels": "attn_dsl.kernels"}
 # Files the package reads at run time, or compiles, besides its modules.
-DATA = ("*.lark", "*.attn", "*.tmLanguage.json", "*.c", "*.h", "py.typed")
+DATA = ("*.lark", "*.attn", "*.json", "*.c", "*.h", "py.typed")
 
 # Not requirements of the package: what is imported without them is what `pip install attn-dsl` gives.
 NOT_REQUIRED = (
