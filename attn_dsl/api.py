@@ -44,7 +44,7 @@ def compile(spec: AttentionSpec | str | Path, *, target: str = "auto", **constan
     """A callable for a spec, or for the `.attn` file at a path.
 
     `target` is `"reference"` (PyTorch, any device, with gradients), a GPU architecture that `capabilities()` lists, or
-    `"auto"`: today the reference, whatever the machine. `constants` as in `load`.
+    `"auto"`: in this version the reference, whatever the machine. `constants` as in `load`.
 
     Raises:
         AttnSyntaxError, SpecError: as `load`.
