@@ -75,9 +75,8 @@ class Family:
     limits: tuple[tuple[str, int, int], ...]  # axis, smallest and largest extent
     formulas: tuple[tuple[int, Callable[[Extents], int | None]], ...]  # place in the row, and what is expected there
     pages: int | None  # place in the row of the last extent of the tensor with the numbers of pages
-    tma: tuple[
-        tuple[int, int, Places, int], ...
-    ]  # (tensor, inner axis, strides of the other axes, bits they may not have)
+    # (tensor, inner axis, strides of the other axes, bits they may not have)
+    tma: tuple[tuple[int, int, Places, int], ...]
     tensors: tuple[tuple[int, int], ...]  # (place among the values, bytes of an element) of each tensor
     out_shape: Callable[[Extents], tuple[int, ...]]
     lse_shape: Callable[[Extents], tuple[int, ...]]

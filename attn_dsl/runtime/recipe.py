@@ -126,9 +126,8 @@ class Recipe(NamedTuple):
     lse: Buffer
     arguments: Arguments | None  # None: as for `function`
     numbers: tuple[Number, ...]
-    inputs: tuple[
-        tuple[int, int], ...
-    ]  # (place, bytes from first to last element) of every tensor, if buffers are given
+    # (place, bytes from first to last element) of every tensor, if buffers are given
+    inputs: tuple[tuple[int, int], ...]
     sink: Tensor | None  # memory for an lse that nobody reads; None: it gets memory like any other
 
     def __call__(
