@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pickle
 import sys
 import time
@@ -26,10 +25,9 @@ from attn_dsl.timing.tables import table
 def sampled(case: Case, who: str) -> Sampled:
     """One launch, recorded with line information and sampled."""
     given = case.inputs("cpu")
-    os.environ["CUTE_DSL_LINEINFO"] = "1"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with emulator.device("sm_90a", findings="off", record=True, only=(0,)) as gpu:
+        with emulator.device("sm_90a", findings="off", record=True, only=(0,), lines=True) as gpu:
             if who == "fa4":
                 case.peer(given)()
             else:

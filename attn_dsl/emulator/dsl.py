@@ -32,6 +32,7 @@ class Owner(Protocol):
 
     arch: str  # "sm_100a"
     multiprocessors: int
+    lines: bool  # whether cubins say which line of the PTX an instruction comes from
 
     def note(self, tensor: torch.Tensor) -> None: ...
     def note_range(self, base: int, size: int, owner: object) -> None: ...
@@ -75,6 +76,8 @@ def patched(owner: Owner, library: str) -> Iterator[None]:
             for name, value in (("_arch", owner.arch), ("shared_libs", library), ("dump_dir", dump)):
                 _replace(undo, settings, name, value)
             _replace(undo, settings, "disable_file_caching", True)
+            if owner.lines:
+                _replace(undo, settings, "lineinfo", True)
             # What was compiled outside must not be called inside, nor the other way round.
             _replace(undo, instance, "jit_cache", type(instance.jit_cache)(max_elems=settings.jit_cache_max_elems))
         _keep_artifacts(undo, owner, compiler, jit_executor)

@@ -81,8 +81,9 @@ def _loaded(ptx: str, kernel: str) -> Loaded:
 class Device:
     """An open virtual device. `reports` has one entry for each launch so far."""
 
-    def __init__(self, arch: str, options: Options, *, record: bool) -> None:
+    def __init__(self, arch: str, options: Options, *, record: bool, lines: bool = False) -> None:
         self.arch = arch
+        self.lines = lines
         self.options = options
         self.multiprocessors = ARCHITECTURES[arch]
         self.reports: list[LaunchReport] = []
@@ -274,6 +275,7 @@ def device(
     strict: bool = False,
     record: bool = False,
     only: tuple[int, ...] = (),
+    lines: bool = False,
 ) -> Iterator[Device]:
     """Open a virtual GPU: inside, CuTe DSL functions compile for it and run on CPU tensors.
 
@@ -289,8 +291,9 @@ def device(
         strict: where tensor memory goes from one thread to another, the waits and fences of PTX's canonical patterns
             must be there (wait::ld and wait::st, then tcgen05.fence::before_thread_sync; after_thread_sync); a register
             dependence on tcgen05.ld is no wait. flash-attn-4 does without.
-        only: run just these clusters of every launch, by their place in the grid: to record launches that are large.
         record: keep every launch in `gpu.launches` for replay, with its tensors.
+        only: run just these clusters of every launch, by their place in the grid: to record launches that are large.
+        lines: compile with line information: cubins say which line of the PTX each instruction comes from.
 
     Raises:
         EmulatorError: E310 no C compiler, E311 CuTe DSL missing or of an unknown release, E313 a device is open
@@ -311,7 +314,8 @@ def device(
             raise EmulatorError.of(
                 "E313", f"an {_active.arch} device is open already", hint="close it before opening another"
             )
-        gpu = _active = Device(arch, Options(findings, seed, late, threads, budget, exact, strict, only), record=record)
+        options = Options(findings, seed, late, threads, budget, exact, strict, only)
+        gpu = _active = Device(arch, options, record=record, lines=lines)
     try:
         with connected(gpu) as library, patched(gpu, library):
             yield gpu

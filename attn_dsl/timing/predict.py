@@ -99,6 +99,9 @@ def sample(launch: RecordedLaunch, table: Table, unique_bytes: int) -> Sampled:
     only = tuple(sorted({min(grid - 1, i * stride + (i * 7919) % stride) for i in range(min(grid, SAMPLES))}))
     report = launch.replay(path=True, only=only, checks=False, threads=1)
     code = of_cubin(launch.image, launch.kernel)
+    if not any(instruction.line for instruction in code):  # no event would be found in it, and no loop
+        message = f"{program.name}: its machine code does not say which PTX line an instruction comes from"
+        raise UnsupportedError.of("E281", message, hint="record it on a device with lines=True")
     follower = Follower(code, Program.of(program))
     work: dict[int, int] = {}
     for path in report.paths:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .. import emulator
@@ -15,28 +13,13 @@ from .tables import ARCHITECTURES, table
 if TYPE_CHECKING:
     import torch
 
-_LINE_INFO = "CUTE_DSL_LINEINFO"  # CuTe DSL's own switch: the cubin says which PTX line each instruction comes from
-
-
-@contextmanager
-def _with_lines() -> Iterator[None]:
-    before = os.environ.get(_LINE_INFO)
-    os.environ[_LINE_INFO] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_LINE_INFO]
-        else:
-            os.environ[_LINE_INFO] = before
-
 
 def recorded(target: str, run: Callable[[], object]) -> list[RecordedLaunch]:
     """The launches of `run`, which compiles its kernels inside and calls them on CPU tensors.
 
     Of each launch only the first cluster runs here, so results are not computed. Raises what `emulator.device` raises.
     """
-    with _with_lines(), emulator.device(ARCHITECTURES[target], findings="off", record=True, only=(0,)) as gpu:
+    with emulator.device(ARCHITECTURES[target], findings="off", record=True, only=(0,), lines=True) as gpu:
         run()
     return list(gpu.launches)
 

@@ -16,6 +16,7 @@ from attn_dsl.runtime.kernels import SM90, Kernels
 from attn_dsl.timing import predict as module
 from attn_dsl.timing import record, table
 from attn_dsl.timing.chrome import trace
+from attn_dsl.timing.machine_code import of_cubin
 
 SPEC = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, heads, dim]\nmask = kv_idx <= q_pos\n"
 EXTENTS = {"batch": 1, "seq_q": 1500, "seq_k": 1500, "heads": 2, "dim": 64}
@@ -75,6 +76,14 @@ def test_clusters_are_refused(launch):
     pair = replace(launch, config=replace(launch.config, cluster=(2, 1, 1)))
     with pytest.raises(UnsupportedError, match="clusters of"):
         module.sample(pair, table("sm90"), 0)
+
+
+def test_machine_code_without_lines_is_refused(launch, monkeypatch):
+    """It would be simulated without events and loops, whatever the call."""
+    code = of_cubin(launch.image, launch.kernel)
+    monkeypatch.setattr(module, "of_cubin", lambda *_: tuple(replace(instruction, line=0) for instruction in code))
+    with pytest.raises(UnsupportedError, match=r"E281.*does not say which PTX line"):
+        module.sample(launch, table("sm90"), 0)
 
 
 def test_instructions_without_an_event_are_refused(launch, monkeypatch):
