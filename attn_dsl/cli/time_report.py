@@ -33,7 +33,7 @@ def timed(spec: AttentionSpec, inputs: Inputs, target: str, trace: str | None) -
         raise UsageError.say(message, f"--target {' or '.join(ARCHITECTURES)}")
     call = bind(spec, (), {**inputs.tensors, **inputs.params}, False)
     backend = Kernels(spec, KERNEL_TARGETS[target])
-    held = [*inputs.tensors.values(), inputs.tensors["q"]]  # the output is as large as q
+    held = [*inputs.tensors.values(), inputs.tensors["q"]]  # the output is about as large as q
     found = predicted(target, lambda: backend.launch(call, None, None), held, spans=trace is not None)
     if trace is not None:
         try:

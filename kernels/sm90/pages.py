@@ -91,7 +91,7 @@ def find_tile(
     thread: Int32,
     entries: cute.Tensor,
 ) -> None:
-    """Looks up where the rows of a tile lie; of a negative tile nothing is looked at."""
+    """Looks up where the rows of a tile lie; of a negative tile, those of the first."""
     rows, _ = rows_of_tiles(plan)
     start = cutlass.max(tile, Int32(0)) * plan.tile_k
     if const_expr(plan.paging is None):

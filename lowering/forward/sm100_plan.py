@@ -83,9 +83,8 @@ class Sm100Plan(ForwardPlan):
         """Who does what, by warps. Both warpgroups of softmax have one role name: each serves one query tile."""
         other, loads = self.registers_producer, self.load_warps
         first = 4 * self.query_tiles
-        idle = (
-            -(loads + 2) % 4
-        )  # warpgroups are whole, and all warps of one have as many registers (PTX ISA, setmaxnreg)
+        # warpgroups are whole, and all warps of one have as many registers (PTX ISA, setmaxnreg)
+        idle = -(loads + 2) % 4
         return (
             *(WarpRole("softmax", 4 * tile, 4, self.registers_consumer) for tile in range(self.query_tiles)),
             WarpRole("correction", first, 4, self.registers_correction),
