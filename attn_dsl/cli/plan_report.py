@@ -12,14 +12,17 @@ from ..diagnostics import UnsupportedError
 from ..lowering.forward.explain import explain, form_of
 from ..lowering.forward.plan import ShapeClass
 from ..lowering.forward.rules import MAX_DIM, dim_step
+from ..lowering.forward.splits import MAX_SPLITS
 from ..runtime import Inputs, compile_for
 from ..runtime.binding import Call
 from ..runtime.kernels import KERNEL_TARGETS, KernelTarget, shape_class
+from ..runtime.splitting import FEW
 from ..spec import AttentionSpec
 from .explanation import Section
 
 _WIDTH = 118  # columns
 _GROUPS = range(1, 257)  # query heads of a K/V head that are tried
+_PAGE_SIZES = range(1, 257)  # rows of a page that are tried
 _LISTED = 20  # numbers of heads, at most
 
 
@@ -48,7 +51,8 @@ def shape_classes(spec: AttentionSpec, shape: ShapeClass, target: KernelTarget) 
     """Which kernel this call meets, and what a call must change to meet another."""
     forms = "".join(f", {param.name} as {form_of(param)}" for param in shape.params)
     packed = f"{shape.pack} query heads share a tile" if shape.pack > 1 else "each query head has tiles of its own"
-    yield f"shape class of this call: dim {shape.dim}, dim_v {shape.dim_v}, {packed}{forms}"
+    pages = f", pages of {shape.page_size} rows" if shape.page_size else ""
+    yield f"shape class of this call: dim {shape.dim}, dim_v {shape.dim_v}, {packed}{pages}{forms}"
     yield "another kernel is compiled for"
     others = False
     for axis in dict.fromkeys(("dim", spec.dim_v_axis)):
@@ -60,12 +64,44 @@ def shape_classes(spec: AttentionSpec, shape: ShapeClass, target: KernelTarget) 
         others = True
         known = ", ".join(map(str, packs)) if len(packs) <= _LISTED else "any"
         yield f"  each number of heads that share a tile: {known}"
-    for param in spec.params:
+    if spec.params:
         others = True
-        tensor = f"a tensor[{param.per}]" if param.per else "a tensor of one element"
-        yield f"  {param.name} as {tensor} instead of a number, or of another dtype"
+        yield f"  each form of a parameter instead of a number, and each dtype of it: {_forms(spec)}"
+    if page_sizes := _page_sizes(spec, shape, target):
+        others = True
+        yield f"  {page_sizes}"
+    if parts := _parts(spec):
+        others = True
+        yield f"  {parts}"
     if not others:
         yield "  nothing: this is the only one"
+
+
+def _forms(spec: AttentionSpec) -> str:
+    return ", ".join(
+        f"{param.name} as a tensor{f'[{param.per}]' if param.per else ' of one element'}" for param in spec.params
+    )
+
+
+def _page_sizes(spec: AttentionSpec, shape: ShapeClass, target: KernelTarget) -> str:
+    """For which sizes of pages there are kernels of their own."""
+    if spec.paging is None or target.page_size_of is None:
+        return ""
+    copied = []
+    for size in _PAGE_SIZES:
+        with suppress(UnsupportedError):
+            if target.page_size_of(spec, shape, size):
+                copied.append(size)
+    return f"each page_size that whole tiles are copied from: multiples of {copied[0]}" if copied else ""
+
+
+def _parts(spec: AttentionSpec) -> str:
+    """Which calls have kernels for parts of their keys."""
+    count = dict(spec.schedule).get("splits")
+    if count == 1 or (count is None and spec.lengths_q.cu_seqlens is not None):
+        return ""
+    which = "few queries on many keys" if count is None else "all calls, by the schedule"
+    return f"{which}: one for parts of keys, and one that joins up to {FEW} of them or one for up to {MAX_SPLITS}"
 
 
 def _packs(target: KernelTarget, spec: AttentionSpec) -> set[int]:
