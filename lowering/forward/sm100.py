@@ -142,7 +142,7 @@ def select(spec: AttentionSpec, shape: ShapeClass, arch: str = ARCHITECTURES[0])
 
     Raises:
         UnsupportedError: the spec asks for what the target cannot do (E281).
-        PlanError: the plan breaks its rules (E290 to E296).
+        PlanError: the plan breaks its rules (E290 to E298).
     """
     refused = refusals(spec)
     if refused:

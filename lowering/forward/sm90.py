@@ -179,7 +179,7 @@ def select(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
 
     Raises:
         UnsupportedError: the spec asks for what the target cannot do (E281).
-        PlanError: the plan breaks its rules (E290 to E295).
+        PlanError: the plan breaks its rules (E290 to E297).
     """
     refused = refusals(spec)
     if refused:
