@@ -93,7 +93,9 @@ class TensorReader:
             self.report.error("E249", "an axis is a name, or sums and products of constants and axis names", node.span)
             return None
         if extent.is_const and isinstance(extent.attr, int) and not 1 <= extent.attr <= MAX_EXTENT:
-            self.report.error("E249", f"an axis has an extent of 1 to {MAX_EXTENT}; given {extent.attr}", node.span)
+            message = f"an axis has an extent of 1 to {MAX_EXTENT}; given {extent.attr}"
+            hint = f"the nearest is {min(max(extent.attr, 1), MAX_EXTENT)}"
+            self.report.error("E249", message, node.span, hint)
             return None
         return Axis(None, extent)
 

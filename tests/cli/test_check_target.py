@@ -128,6 +128,7 @@ LATENT = "axis dim = 576\n" + (Q + K).format("bf16", "bf16") + "view v = k[:, :,
             "target='reference' runs every spec",
         ),
         (f"axis heads = 0\n{PLAIN}", "E249", "axis 'heads' has an extent of 1 to 65536; given 0", "the nearest is 1"),
+        (f"{PLAIN}t: f32[0]\nscore = score + t[0]", "E249", "extent of 1 to 2147483647; given 0", "the nearest is 1"),
         (f"axis kv_heads = 0\n{PLAIN}", "E249", "axis 'kv_heads' has an extent of 1 to 65536", "the nearest is 1"),
         (
             f"axis heads = 70000\n{PLAIN}",
@@ -252,6 +253,20 @@ def test_absorbed_latent_attention_has_the_same_limits(run, write, more: str, me
     outcome = run("check", write("a.attn", f"{LATENT.format('0..512')}{more}\n"), "--target", "sm100")
     assert outcome.code == 1
     assert message in outcome.out
+
+
+def test_pages_of_latents_have_whole_boxes(run, write) -> None:
+    text = (
+        "axis dim = 576\naxis page_size = 12\nq: bf16[batch, seq_q, heads, dim]\n"
+        "k: bf16[pages, page_size, kv_heads, dim]\nview v = k[:, :, :, 0..512]\ntable: i32[batch, max_pages]\n"
+        "used: i32[batch]\npaged { table = table }\nlengths k { used = used }\n"
+    )
+    name = write("a.attn", text)
+    outcome = run("check", name, "--target", "sm100")
+    assert outcome.code == 1
+    assert "error[E281]: target 'sm100': pages have 12 rows; where v is a part of k they are copied" in outcome.out
+    assert "hint: the nearest is 16" in outcome.out
+    assert run("check", write("b.attn", text.replace("= 12", "= 16")), "--target", "sm100").code == 0
 
 
 def test_many_reads_by_the_key_are_no_values_that_stay(run, write) -> None:
