@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import attn_dsl
-from attn_dsl import CallError
+from attn_dsl import CallError, UnsupportedError
 from attn_dsl.runtime import kernels
 from attn_dsl.runtime.kernel import Kernel
 from attn_dsl.runtime.signature import Signature
@@ -64,9 +64,18 @@ def test_values_that_are_a_part_of_the_keys(launched: list[tuple[Tensor, ...]]) 
     assert torch.equal(launched[-1][2], k[..., 16:48])
 
 
+@pytest.mark.parametrize("target", ["sm90", "sm100"])
+def test_a_cut_that_tma_cannot_read_is_refused(target: str) -> None:
+    spec = attn_dsl.parse(LATENT.replace("16..48", "4..36"), name="latent")
+    with pytest.raises(UnsupportedError, match=r"view v starts 8 bytes into a row of k, at element 4(.|\n)*element 0"):
+        attn_dsl.compile(spec, target=target)
+
+
 def test_a_view_that_tma_cannot_read_is_refused(launched: list[tuple[Tensor, ...]]) -> None:
-    text = LATENT.replace("16..48", "4..36")
-    attention = attn_dsl.compile(attn_dsl.parse(text, name="latent"), target="sm90")
+    """Where k and v lie in a joint tensor is known at a call."""
+    attention = attn_dsl.compile(attn_dsl.parse(JOINT, name="joint"), target="sm90")
+    halves = 7 * 2 * 64 + 4  # elements from k to v: no multiple of 16 bytes
+    kv = torch.zeros(2 * halves).bfloat16().as_strided((1, 2, 7, 2, 64), (2 * halves, halves, 128, 64, 1))
     with pytest.raises(CallError, match="v starts at an address that is no multiple of 16 bytes"):
-        attention(torch.zeros(1, 3, 4, 64).bfloat16(), torch.zeros(1, 9, 1, 64).bfloat16())
+        attention(torch.zeros(1, 3, 4, 64).bfloat16(), kv)
     assert not launched
