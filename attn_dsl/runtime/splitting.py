@@ -52,11 +52,18 @@ def parts_of(
     return splits(blocks, -(-slots_k // signature.tile_k), at_once)
 
 
-@cache
 def _processors(device: torch.device) -> int:
     """Multiprocessors; 1 where there is no GPU, which then nothing can occupy better."""
+    if device.type == "cuda":
+        return _processors_of_gpu(device)
+    # a virtual device answers for tensors of the CPU while it is open, and another one later
     if not torch.cuda.is_available():
         return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@cache
+def _processors_of_gpu(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import attn_dsl
+from attn_dsl import emulator
 from attn_dsl.lowering.forward import sm90, sm100
 from attn_dsl.runtime import splitting
 from attn_dsl.runtime.binding import bind
@@ -20,6 +21,8 @@ POOLS = (
     "k, v: bf16[pages, page_size, kv_heads, dim]\npage_table: i32[batch, max_pages]\nused: i32[batch]\n"
     "paged { table = page_table }\nlengths k { used = used }\n"
 )
+
+PROCESSORS = splitting._processors
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +83,15 @@ def test_blackwell_cuts_what_fills_one_query_tile() -> None:
     assert count(QUERIES + KEYS, dense(), "sm100") == 64
     assert count(QUERIES + KEYS, dense(seq_q=32), "sm100") > 1
     assert count(QUERIES + KEYS, dense(seq_q=33), "sm100") == 1
+
+
+def test_each_virtual_device_answers_for_itself() -> None:
+    """Tensors of the CPU are those of whichever device is open; what one said is not kept for the next."""
+    pytest.importorskip("cutlass")
+    cpu, counts = torch.device("cpu"), []
+    for arch in ("sm_90a", "sm_100a", "sm_90a"):
+        with emulator.device(arch):
+            counts.append(PROCESSORS(cpu))
+    assert counts == [132, 148, 132]
+    if not torch.cuda.is_available():
+        assert PROCESSORS(cpu) == 1
