@@ -55,10 +55,13 @@ class Comparison:
         }
 
 
-def compare_output(given: Tensor, exact: Tensor, dtype: DType) -> Comparison:
-    """o against the unrounded float64 reference, relative to its 2-norm and to its largest element."""
+def compare_output(given: Tensor, exact: Tensor, dtype: DType, weights: DType | None = None) -> Comparison:
+    """o against the unrounded float64 reference, relative to its 2-norm and to its largest element.
+
+    `weights` is the dtype that weights are rounded to before they meet the values, where a target does so.
+    """
     difference, expected, misplaced = _finite(given, exact)
-    roundoff = ROUNDOFF[dtype]
+    roundoff = max(ROUNDOFF[dtype], ROUNDOFF[weights or dtype])
     size, largest = float(expected.norm()), _largest(expected)
     norm = Measure("norm", _ratio(float(difference.norm()), size), 2 * roundoff + 1e-5)
     maximum = Measure("max", _ratio(_largest(difference), largest), 4 * roundoff + 1e-4)

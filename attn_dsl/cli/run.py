@@ -87,7 +87,7 @@ def execute(options: argparse.Namespace) -> int:
         comparisons: tuple[Comparison, ...] = ()
         if options.check:
             progress.step("computing the reference in float64")
-            comparisons = _compare(spec, inputs, output, lse)
+            comparisons = _compare(spec, inputs, output, lse, compiled.target)
     result = _Result(
         file=options.file,
         target=compiled.target,
@@ -218,11 +218,14 @@ def _timed(compiled: CompiledAttention, inputs: Inputs, device: str) -> float:
     return time.perf_counter() - start
 
 
-def _compare(spec: AttentionSpec, inputs: Inputs, output: torch.Tensor, lse: torch.Tensor) -> tuple[Comparison, ...]:
+def _compare(
+    spec: AttentionSpec, inputs: Inputs, output: torch.Tensor, lse: torch.Tensor, target: str
+) -> tuple[Comparison, ...]:
     from .. import reference
     from ..runtime import bind
     from .accuracy import compare_lse, compare_output
 
     call = bind(spec, (), {**inputs.tensors, **inputs.params})
     exact_output, exact_lse = reference.attention(spec, call.tensors, call.params, precision="float64")
-    return compare_output(output, exact_output, spec.output.dtype), compare_lse(lse, exact_lse)
+    weights = None if target == "reference" else spec.tensor("q").dtype
+    return compare_output(output, exact_output, spec.output.dtype, weights), compare_lse(lse, exact_lse)

@@ -106,6 +106,10 @@ class CuteAlgebra:
             return self._reciprocal(y)
         return instruction("div.full.f32 $0, $1, $2;", Float32, "=f,f,f", x, y)
 
+    def exact_div(self, x: Any, y: Any) -> Any:
+        """x / y rounded to nearest (PTX ISA, div.rn.f32), where a comparison or `floor` sees the last bit."""
+        return instruction("div.rn.f32 $0, $1, $2;", Float32, "=f,f,f", x, y)
+
     def floordiv(self, x: Any, y: Any) -> Any:
         shift = _exponent(y)
         if shift is not None:

@@ -230,6 +230,8 @@ class Scope:
                 x, y = (kept(factor)[factor] for factor in product.args)
                 rest = operands[0] if product is node.args[1] else operands[1]
                 values[node] = each(algebra.fma, x, y, rest, packed="fma")
+            elif node in self.plan.exact:
+                values[node] = each(algebra.exact_div, *operands)
             elif node.op == "div" and not node.args[0].is_const and depends[node.args[1]] < depends[node]:
                 inverse = _inverse(algebra, node.args[1], kept(node.args[1]))
                 values[node] = each(algebra.mul, operands[0], inverse, packed="mul")

@@ -15,13 +15,15 @@ Only scores are rewritten, which changes how they are rounded; the proofs about 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from attn_dsl.expr import FLOAT, Expr, ExprBuilder, children_first
+from attn_dsl.lowering.tiles.dependence import rewrite
 from attn_dsl.lowering.tiles.polynomial import combined, expression, polynomial
 
+STEPS = ("floor", "lt", "le", "eq", "ne")  # what is not continuous: the last bit of an operand may decide
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
 REFERENCE = "reference"  # leaf: what the weights of a row are taken against, in base 2
@@ -53,6 +55,12 @@ def above_reference(logit: Expr) -> Expr:
     return result
 
 
+def exact_divisions(nodes: Iterable[Expr]) -> frozenset[Expr]:
+    """The float divisions below a step among `nodes`, to be rounded as IEEE 754 has it; others may be an ulp off."""
+    below = children_first(operand for node in nodes if node.op in STEPS for operand in node.args)
+    return frozenset(node for node in below if node.op == "div")
+
+
 @dataclass(frozen=True)
 class _Sum:
     """sum of factor * atom + offset; factors and offset are steady, atoms are not."""
@@ -81,6 +89,10 @@ class _Rewriter:
             self._nodes[node] = node
         elif node.type is FLOAT:
             self._sums[node] = self._sum(node)
+        elif node.op in STEPS:
+            # a step of what is rounded otherwise would be another step: what is below stays as it is written
+            plain = self.build.var("score")
+            (self._nodes[node],) = rewrite(self.build, [node], {plain: self.build.op("mul", plain, self.scale)})
         else:
             self._nodes[node] = self._rebuilt(node)
 

@@ -155,6 +155,7 @@ class ForwardPlan:
     partial: bool  # a block sees a part of the keys; o and lse have an axis of parts, o is f32, lse in base 2
     wide: frozenset[Expr]  # int nodes that need 64 bits; every other int node of the plan fits 32
     unsigned: frozenset[Expr]  # divisions and remainders whose operands are never negative
+    exact: frozenset[Expr]  # float divisions whose last bit a comparison or `floor` sees
 
     def __repr__(self) -> str:
         return canonical(self)

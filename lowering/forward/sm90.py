@@ -11,7 +11,7 @@ from attn_dsl.expr import Expr, ExprBuilder, children_first
 from attn_dsl.expr.interval import FloatInterval, Interval, IntInterval, static_intervals
 from attn_dsl.expr.operators import I32_MAX, I32_MIN
 from attn_dsl.lowering.forward.distances import DISTANCE, distance_terms
-from attn_dsl.lowering.forward.logits import BASE, STEP, logit
+from attn_dsl.lowering.forward.logits import BASE, STEP, exact_divisions, logit
 from attn_dsl.lowering.forward.masks import mask_plan
 from attn_dsl.lowering.forward.paging import makes_boxes
 from attn_dsl.lowering.forward.plan import (
@@ -293,6 +293,7 @@ def plan_of(spec: AttentionSpec, shape: ShapeClass) -> ForwardPlan:
             for node in nodes
             if node.op in ("floordiv", "mod") and all(_is_natural(ranges[operand]) for operand in node.args)
         ),
+        exact=exact_divisions(nodes),
     )
 
 

@@ -205,6 +205,20 @@ def test_a_kernel_runs_on_the_emulator(run, write, target: str) -> None:
     assert all(check["ok"] for check in report["checks"])
 
 
+def test_weights_are_as_exact_as_their_dtype(run, write) -> None:
+    """o is held to what kernels round weights to, where o itself is finer."""
+    pytest.importorskip("cutlass")
+    name = write("a.attn", "o: f16[batch, seq_q, heads, dim]\n", operands=True)
+    shape = "batch=1,heads=2,kv_heads=1,seq_q=130,seq_k=140,dim=64"
+    options = ("--target", "sm90", "--device", "emulator", "--check", "--format", "json")
+    outcome = run("run", name, "--shape", shape, *options)
+    report = json.loads(outcome.out)
+    assert report["outputs"]["o"] == "f16[1, 130, 2, 64]"
+    norm = report["checks"][0]["errors"]["norm"]
+    assert (outcome.code, norm["bound"]) == (0, 2 * 2**-8 + 1e-5)
+    assert norm["error"] > 2 * 2**-11 + 1e-5
+
+
 def test_the_emulator_runs_kernels_only(run, write) -> None:
     outcome = run("run", write("a.attn", BIASED, operands=True), "--device", "emulator")
     assert outcome.code == 2

@@ -63,6 +63,23 @@ def _classes(found: Walked, visible: Tensor, seq_q: int, tile_k: int) -> Counter
     return counts
 
 
+QUOTIENTS = {  # 41, 47 and 55 are multiplied by an inverse an ulp away from where x / y would be an integer
+    "constant": "mask = floor(float(kv_idx) / 41.0) == floor(float(q_idx) / 41.0)",
+    "parameter": "param w: int in 1.. = 47\nmask = floor(float(kv_idx) / float(w)) == floor(float(q_idx) / float(w))",
+    "compared": "mask = float(kv_idx) / float(seq_k - 109) >= 1.0 and kv_idx <= q_idx",
+}
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_steps_of_quotients_are_where_they_are_written(name: str) -> None:
+    head = "q: bf16[batch, seq_q, heads, dim]\nk, v: bf16[batch, seq_k, kv_heads, dim]\n"
+    spec = attn_dsl.parse(head + QUOTIENTS[name])
+    extents = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 130, "seq_k": 150}
+    values: Values = {"w": 47} if name == "parameter" else {}
+    with emulator.device("sm_90a"):
+        check(spec, extents, values, Walker(spec, values))
+
+
 @pytest.mark.parametrize("case", STANDARD_MASKS, ids=lambda case: case.mask)
 def test_standard_masks(case: StandardMask) -> None:
     """At every size; where the tile analysis is proved exact, the kernel visits and masks no tile in vain."""

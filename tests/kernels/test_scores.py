@@ -38,6 +38,7 @@ SCORES = {
     "negative scale": "param factor: float = -0.3\nscale = factor",
     "choice": "score = score if kv_idx % 3 == q_idx % 3 else score - 5.0 if kv_idx < q_idx else max(score, 0.5)",
     "buckets": "table: f32[heads, 8]\nscore = score + table[h, min(abs(q_pos - kv_idx) // 16, 7)]",
+    "steps": "score = score + 0.5 * float(floor(float(kv_idx) / 41.0)) - (0.25 if float(q_idx) / 41.0 >= 1.0 else 0.0)",
     "waves": "score = score + sin(float(q_pos - kv_idx)) + cos(float(kv_idx) * 0.37)",
 }
 UNWALKED = {"alphafold_pair_bias"}  # keys do not fill their axis, and the walk below knows no lengths

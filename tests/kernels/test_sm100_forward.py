@@ -139,7 +139,7 @@ def test_what_a_plan_holds_to() -> None:
         ("pack gqa on\naxis heads = 34\naxis kv_heads = 2", "'pack gqa on' with 17 query heads for one of k and v"),
         ("pack gqa on\nmask = kv_idx <= h", "'pack gqa on', but the mask differs from head to head"),
         ("schedule { tile_q = 64 }", "tile_q is 64; a thread block has 1 or 2 tiles of 128 rows"),
-        ("schedule { splits = 2 }", "a schedule cannot set splits"),
+        ("schedule { registers = 128 }", "a schedule cannot set registers"),
     ],
 )
 def test_what_a_spec_may_not_ask(lines: str, message: str) -> None:
