@@ -9,7 +9,7 @@ from ..spec.model import AlignKind, AttentionSpec, DType, Lengths, Role
 
 TARGETS = ("reference", "sm90", "sm100")
 YES = "yes"
-HALVES_ONLY = "q, k and v are f16 or bf16 in this version"
+HALVES_ONLY = "operands of 16 bits, and k and v of 8 beside them, are what it multiplies in this version"
 NO_FP8 = (
     "weights would have 8 bits, and wgmma takes values of 8 bits only with their keys innermost: v would have to be "
     "transposed on its way; k and v of 8 bits beside q of 16 run"
