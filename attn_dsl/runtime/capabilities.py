@@ -9,7 +9,7 @@ from ..spec.model import AlignKind, AttentionSpec, DType, Lengths, Role
 
 TARGETS = ("reference", "sm90", "sm100")
 YES = "yes"
-HALVES_ONLY = "operands of 16 bits, and k and v of 8 beside them, are what it multiplies in this version"
+HALVES_ONLY = "q has 16 bits, k and v have 16 or 8, in this version"
 NO_FP8 = (
     "weights would have 8 bits, and wgmma takes values of 8 bits only with their keys innermost: v would have to be "
     "transposed on its way; k and v of 8 bits beside q of 16 run"

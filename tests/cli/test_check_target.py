@@ -103,7 +103,7 @@ LATENT = "axis dim = 576\n" + (Q + K).format("bf16", "bf16") + "view v = k[:, :,
         (
             (Q + KV).format("f32", "f32"),
             "E281",
-            "cannot do f32 q, k, v: operands of 16 bits, and k and v of 8 beside them, are what it multiplies in this version",
+            "cannot do f32 q, k, v: q has 16 bits, k and v have 16 or 8, in this version",
             "target='reference' runs every spec",
         ),
         ((Q + KV).format("f64", "bf16"), "E235", "'f64' is no dtype", "did you mean 'f16'?"),
