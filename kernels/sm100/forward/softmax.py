@@ -79,6 +79,33 @@ def columns_of(fragment: Fragment, first: Int32, count: int) -> Fragment:
     return replace(fragment, width=count, stride=1 << (count - 1).bit_length(), count=count, base=first)
 
 
+def scored(plan: Any, scope: Any, columns: Fragment, dots: cute.Tensor, n: Int32, masked: bool) -> None:
+    """Dot products `dots` (1, columns) to scores. What is too much to keep from columns to columns is made again."""
+    keeps = kept(plan, plan.logit)
+    inside = scope.here() if keeps.remakes_uniform else scope.fresh()
+    if keeps.remakes_rows:
+        columns = replace(columns, rows=tuple(map(here, columns.rows)))
+    score_scores(plan, inside, columns, dots, n, inside=not masked, pairs=True)
+
+
+@cute.jit
+def follow(
+    plan: cutlass.Constexpr, largest: Float32, reference: Float32, scale: Float32
+) -> tuple[Float32, Float32, Float32]:
+    """The reference of a row whose largest score is `largest`: the old one until a maximum rises past the threshold.
+
+    Returns it, the same times `scale` and finite, and what older weights and outputs are to be multiplied with.
+    """
+    # -inf - -inf is NaN, which is not small either
+    largest = cutlass.select_((largest - reference) * scale <= plan.threshold, reference, largest)
+    # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
+    base = cutlass.select_(largest == -Float32.inf, Float32(0.0), largest) * scale
+    factor = Float32(1.0)
+    if cute.arch.vote_any_sync(largest != reference):
+        factor = cutlass.select_(largest == reference, Float32(1.0), exp2(reference * scale - base))
+    return largest, base, factor
+
+
 @cute.jit
 def score_row(
     plan: cutlass.Constexpr,
@@ -94,16 +121,12 @@ def score_row(
 
     The code of a score is as long as it is for those columns, and so are the registers it needs.
     """
-    count, keeps = plan.score_columns, kept(plan, plan.logit)
+    count = plan.score_columns
     for first in cutlass.range(0, plan.tile_k, count, unroll=1):
         row = load_row(memory, scores_at + first, count, count, thread)
         cute.arch.fence_view_async_tmem_load()
         viewed = cute.make_tensor(row.iterator, cute.make_layout((1, count)))
-        inside = scope.here() if const_expr(keeps.remakes_uniform) else scope.fresh()
-        columns = columns_of(fragment, first, count)
-        if const_expr(keeps.remakes_rows):
-            columns = replace(columns, rows=tuple(map(here, columns.rows)))
-        score_scores(plan, inside, columns, viewed, n, inside=not masked, pairs=True)
+        scored(plan, scope, columns_of(fragment, first, count), viewed, n, masked)
         store_row(memory, scores_at + first, row, count, thread)
     cute.arch.fence_view_async_tmem_store()
 
@@ -138,13 +161,7 @@ def step(
     if const_expr(masked):
         apply_words(fragment, viewed, words)
     largest = largest_of([reference, *(row[place] for place in range(plan.tile_k))])
-    # -inf - -inf is NaN, which is not small either
-    largest = cutlass.select_((largest - reference) * scale <= plan.threshold, reference, largest)
-    # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
-    base = cutlass.select_(largest == -Float32.inf, Float32(0.0), largest) * scale
-    factor = Float32(1.0)
-    if cute.arch.vote_any_sync(largest != reference):
-        factor = cutlass.select_(largest == reference, Float32(1.0), exp2(reference * scale - base))
+    largest, base, factor = follow(plan, largest, reference, scale)
     statistics[thread, slot, 0] = factor
     barriers.arrive("stats_full", slot)
     sums = [(total * factor, Float32(0.0))]

@@ -12,9 +12,8 @@ from cutlass import Boolean, Float32, Int32, const_expr
 from attn_dsl.kernels.common.fragment import Fragment
 from attn_dsl.kernels.common.launch import Values
 from attn_dsl.kernels.common.masks import apply_words, keep_words
-from attn_dsl.kernels.common.scores import score_scores
-from attn_dsl.kernels.common.softmax import LOG2_E, exp2
-from attn_dsl.kernels.sm100.forward.softmax import columns_of, largest_of, rounded, weigh
+from attn_dsl.kernels.common.softmax import LOG2_E
+from attn_dsl.kernels.sm100.forward.softmax import columns_of, follow, largest_of, rounded, scored, weigh
 from attn_dsl.kernels.sm100.forward.turns import last_scores, next_scores
 from attn_dsl.kernels.sm100.mla.halves import UPPER, half_of, load_halves, row_of, store_halves
 from attn_dsl.kernels.sm100.mla.visits import visits
@@ -53,8 +52,7 @@ def score_row(
         row = load_halves(memory, scores_at + first, count, plan.thread_keys, thread)
         cute.arch.fence_view_async_tmem_load()
         viewed = cute.make_tensor(row.iterator, cute.make_layout((1, count)))
-        columns = columns_of(fragment, fragment.base + first, count)
-        score_scores(plan, scope.fresh(), columns, viewed, n, inside=not masked, pairs=True)
+        scored(plan, scope, columns_of(fragment, fragment.base + first, count), viewed, n, masked)
         store_halves(memory, scores_at + first, row, plan.thread_keys, thread)
     cute.arch.fence_view_async_tmem_store()
 
@@ -93,13 +91,7 @@ def step(
         apply_words(fragment, viewed, words)
     largest = largest_of([reference, *(row[place] for place in range(count))])
     largest = cute.arch.fmax(largest, other_half(largest))
-    # -inf - -inf is NaN, which is not small either
-    largest = cutlass.select_((largest - reference) * scale <= plan.threshold, reference, largest)
-    # a row without a visible key has -inf here; any finite number makes its weights exp2(-inf) = 0
-    base = cutlass.select_(largest == -Float32.inf, Float32(0.0), largest) * scale
-    factor = Float32(1.0)
-    if cute.arch.vote_any_sync(largest != reference):
-        factor = cutlass.select_(largest == reference, Float32(1.0), exp2(reference * scale - base))
+    largest, base, factor = follow(plan, largest, reference, scale)
     statistics[thread, slot, 0] = factor
     barriers.arrive("stats_full", slot)
     sums = [(total * factor, Float32(0.0))]
