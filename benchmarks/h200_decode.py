@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from h200_forward import GRACE, Worker
+from h200_forward import measured
 from torch.nn.attention.flex_attention import flex_attention
 
 import attn_dsl
@@ -250,17 +250,8 @@ def main() -> None:
     titles = "".join(f"{name + ' us':>9}{'TB/s':>7}" for name in ("ours", *peers))
     print(f"{'case':<20}{'error':>10}{'replayed':>10}{titles}", flush=True)
     arguments = [f"--{name}={getattr(options, name)}" for name in ("repeat", "peers", "limit")]
-    for first in range(0, len(cases), options.jobs):
-        workers = [Worker(case, arguments, __file__) for case in cases[first : first + options.jobs]]
-        try:
-            ready = {worker: worker.hear(worker.started + options.limit + GRACE) for worker in workers}
-            for worker in workers:
-                found = None if ready[worker] is None else worker.measure(options.limit)
-                print(_row(worker.case, found, peers), flush=True)
-                worker.end()
-        finally:
-            for worker in workers:
-                worker.end()
+    for case, found in measured(cases, arguments, options.jobs, options.limit, __file__):
+        print(_row(case, found, peers), flush=True)
 
 
 def _row(case: Case, found: dict[str, Any] | None, peers: list[str]) -> str:

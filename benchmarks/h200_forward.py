@@ -284,14 +284,19 @@ def main() -> None:
     print(f"{'case':<16}{'error':>10}{'ms':>9}{'TFLOP/s':>9}{titles}", flush=True)
     arguments = [f"--{name}={getattr(options, name)}" for name in ("repeat", "peers", "limit")]
     arguments += [f"--also={statement}" for statement in options.also]
-    for first in range(0, len(cases), options.jobs):
-        workers = [Worker(case, arguments) for case in cases[first : first + options.jobs]]
+    for case, found in measured(cases, arguments, options.jobs, options.limit):
+        print(_row(case, found, columns), flush=True)
+
+
+def measured(cases: list[Any], arguments: list[str], jobs: int, limit: float, script: str = __file__) -> Iterator[Any]:
+    """Each case and what its process of `script` measured, None if nothing; `jobs` processes compile at once."""
+    for first in range(0, len(cases), jobs):
+        workers = [Worker(case, arguments, script) for case in cases[first : first + jobs]]
         try:
             # nothing is measured while others compile
-            ready = {worker: worker.hear(worker.started + options.limit + GRACE) for worker in workers}
+            ready = {worker: worker.hear(worker.started + limit + GRACE) for worker in workers}
             for worker in workers:
-                found = None if ready[worker] is None else worker.measure(options.limit)
-                print(_row(worker.case, found, columns), flush=True)
+                yield worker.case, None if ready[worker] is None else worker.measure(limit)
                 worker.end()
         finally:
             for worker in workers:

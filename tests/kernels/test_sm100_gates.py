@@ -13,7 +13,6 @@ import kernel_matrix as matrix
 import sass
 from kernel_matrix import Cell
 
-import attn_dsl
 from attn_dsl.lowering.forward.sm100_plan import Sm100Plan
 from attn_dsl.runtime.kernels import SM100, shape_class
 
@@ -28,18 +27,9 @@ def plan_of(cell: Cell) -> Sm100Plan:
     return plan
 
 
-def compiled(plan: Sm100Plan) -> gates.Gates:
-    try:
-        return gates.compiled(plan)
-    except attn_dsl.UnsupportedError as missing:
-        if "nvdisasm" not in str(missing):
-            raise
-        pytest.skip(missing.diagnostics[0].message)
-
-
 def test_one_kernel() -> None:
     plan = plan_of(SAMPLE)
-    found = compiled(plan)
+    found = gates.compiled_or_skip(plan)
     assert found.broken(plan) == []
     assert len(found.roles) == 3
     # gates that could not close would prove nothing
@@ -55,7 +45,7 @@ def test_one_kernel() -> None:
 @pytest.mark.parametrize("cell", EVERY, ids=str)
 def test_every_kernel(cell: Cell) -> None:
     plan = plan_of(cell)
-    assert compiled(plan).broken(plan) == []
+    assert gates.compiled_or_skip(plan).broken(plan) == []
 
 
 TEXT = """

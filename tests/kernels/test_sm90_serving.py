@@ -10,6 +10,7 @@ from cubin import resources
 
 pytest.importorskip("cutlass")
 
+import serving
 from serving import KEYS, LISTS, PACKED, QUERIES, TABLE, USED, check, paged, random
 
 import attn_dsl
@@ -137,10 +138,7 @@ def test_a_decode_step_reads_keys_and_values_once(page_size: int) -> None:
     heads, length = (8, 2), 4096
     tensors = {"q": queries(2, 1, heads[0]), **paged([length, length], page_size, heads, DIM)}
     gpu = check(QUERIES + TABLE + USED + CAUSAL + schedule(1), tensors, late=0)
-    engines = gpu.reports[0].engines
-    moved = sum(engines[name] for name in ("tma_load", "tma_store", "cpasync", "global_bytes"))
-    least = 2 * length * heads[1] * DIM * 2 * 2 + 2 * heads[1] * (length // page_size) * 4
-    assert moved <= 1.05 * least
+    assert serving.moved(gpu) <= 1.05 * serving.least(2 * [length], page_size, heads[1], DIM)
 
 
 @pytest.mark.parametrize("page_size", [7, 16])
@@ -151,13 +149,7 @@ def test_shared_pages_are_those_of_gathered_keys(page_size: int) -> None:
     tensors["page_table"][1:, :3] = tensors["page_table"][0, :3]
     text = QUERIES + TABLE + USED + CAUSAL + schedule(1)
     check(text, tensors)
-    dense = {"q": tensors["q"], "used": tensors["used"]}
-    for name in ("k", "v"):
-        rows = torch.zeros(3, 300, 2, DIM, dtype=torch.bfloat16)
-        for b, length in enumerate(lengths):
-            slots = torch.arange(length)
-            rows[b, :length] = tensors[name][tensors["page_table"][b, slots // page_size].long(), slots % page_size]
-        dense[name] = rows
+    dense = serving.gathered(tensors, lengths, page_size, fill=0.0)
     assert torch.equal(dense["k"][0, :shared], dense["k"][1, :shared])
     dense_spec = attn_dsl.parse(QUERIES + KEYS + "used: i32[batch]\n" + USED + CAUSAL, name="serving")
     o, lse = reference.attention(dense_spec, dense, {}, precision="float64")

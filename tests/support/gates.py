@@ -7,9 +7,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import sass
 from cubin import resources
 
+import attn_dsl
 from attn_dsl.kernels.sm100.build import compile_forward
 from attn_dsl.lowering.forward.sm100_plan import Sm100Plan
 
@@ -54,3 +56,13 @@ def compiled(plan: Sm100Plan) -> Gates:
     found = resources(cubin)
     local = sass.local_memory(code)
     return Gates(seconds, found.registers, found.stack, local, tuple(sass.stretches(code)), len(code))
+
+
+def compiled_or_skip(plan: Sm100Plan) -> Gates:
+    """`compiled`, for tests: skips where there is no disassembler, and for no other reason."""
+    try:
+        return compiled(plan)
+    except attn_dsl.UnsupportedError as missing:
+        if "nvdisasm" not in str(missing):
+            raise
+        pytest.skip(missing.diagnostics[0].message)

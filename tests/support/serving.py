@@ -124,3 +124,27 @@ def check(
     error = (o.double() - true_o).abs()
     assert error.max() < 2**-7 * max(float(true_o.abs().max()), 1.0)
     return gpu
+
+
+def gathered(tensors: dict[str, Tensor], lengths: list[int], page_size: int, fill: float) -> dict[str, Tensor]:
+    """Keys and values out of the pages of `tensors`, as dense tensors that are `fill` past each length."""
+    dense = {name: tensors[name] for name in ("q", "used")}
+    for name in ("k", "v"):
+        pool = tensors[name]
+        rows = pool.new_full((len(lengths), max(lengths), *pool.shape[2:]), fill)
+        for b, length in enumerate(lengths):
+            slots = torch.arange(length)
+            rows[b, :length] = pool[tensors["page_table"][b, slots // page_size].long(), slots % page_size]
+        dense[name] = rows
+    return dense
+
+
+def moved(gpu: Any) -> int:
+    """Bytes that the first launch on an emulated device read and wrote: queries, outputs and tables among them."""
+    engines = gpu.reports[0].engines
+    return sum(engines[name] for name in ("tma_load", "tma_store", "cpasync", "global_bytes"))
+
+
+def least(lengths: list[int], page_size: int, kv_heads: int, dim: int) -> int:
+    """Bytes of the keys and values of 16 bits of all sequences, and of their table entries for each head."""
+    return sum(kv_heads * (2 * 2 * length * dim + 4 * (length // page_size)) for length in lengths)
